@@ -1,0 +1,2 @@
+"""Delivery policy: GuardConfig, its layers, and how they merge."""
+

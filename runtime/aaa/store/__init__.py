@@ -1,0 +1,67 @@
+"""Stores: one port, four backends, one atomic boundary each.
+
+``open_store(url)`` picks the backend: ``memory:``, ``sqlite:///file.db``, ``redis://…``,
+``rediss://…``, ``redis+sentinel://…``, ``redis+cluster://…``, ``postgresql://…``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aaa.errors import ConfigError
+
+if TYPE_CHECKING:
+    from aaa.store.memory import MemoryEventStore as MemoryEventStore
+    from aaa.store.port import EventStore as EventStore
+    from aaa.store.postgres import PostgresEventStore as PostgresEventStore
+    from aaa.store.redis import RedisEventStore as RedisEventStore
+    from aaa.store.sqlite import SQLiteEventStore as SQLiteEventStore
+
+# Loaded on first use, so that importing AAA loads no driver that isn't needed.
+_BACKENDS = {
+    "EventStore": "aaa.store.port",
+    "MemoryEventStore": "aaa.store.memory",
+    "SQLiteEventStore": "aaa.store.sqlite",
+    "PostgresEventStore": "aaa.store.postgres",
+    "RedisEventStore": "aaa.store.redis",
+}
+_SCHEMES = {
+    "memory": "MemoryEventStore",
+    "sqlite": "SQLiteEventStore",
+    "postgres": "PostgresEventStore",
+    "postgresql": "PostgresEventStore",
+    "redis": "RedisEventStore",
+    "rediss": "RedisEventStore",
+    "redis+cluster": "RedisEventStore",
+    "rediss+cluster": "RedisEventStore",
+    "redis+sentinel": "RedisEventStore",
+    "rediss+sentinel": "RedisEventStore",
+}
+
+__all__ = [*_BACKENDS, "open_store"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _BACKENDS:
+        from importlib import import_module
+
+        return getattr(import_module(_BACKENDS[name]), name)
+    raise AttributeError(f"module 'aaa.store' has no attribute {name!r}")
+
+
+def open_store(url: str) -> EventStore:
+    """The store that a URL names, not yet opened. Raises :class:`ConfigError` for a bad URL."""
+    scheme = url.split(":", 1)[0].lower()
+    if ":" not in url or scheme not in _SCHEMES:
+        known = ", ".join(f"{name}:" for name in _SCHEMES)
+        raise ConfigError(f"store URL {_shown(url)!r} does not begin with one of {known}")
+    backend = __getattr__(_SCHEMES[scheme])
+    if scheme == "memory":
+        return backend()  # type: ignore[no-any-return]
+    return backend.from_url(url)  # type: ignore[no-any-return]
+
+
+def _shown(url: str) -> str:
+    """The URL without what may be a password."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.split('://')[0]}://…@{tail}" if at else url

@@ -11,10 +11,11 @@ says that somebody would like it to end, which a tool in a thread has to look at
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from aaa.errors import ConfigError
 
 ProgressSink = Callable[[str, float | None], None]
 
@@ -26,8 +27,8 @@ MAX_PROGRESS_CHARS = 1_000
 class ToolContext:
     """One attempt of one tool call, as the tool sees it.
 
-    ``deadline`` is a moment on ``clock``'s scale (by default ``time.monotonic``), not a time of
-    day; :meth:`remaining_s` is the usual way to use it. Build one yourself to test a tool alone.
+    ``deadline`` is a moment in seconds on ``clock``'s scale, not a time of day, and comes with
+    it; :meth:`remaining_s` is the usual way to use them. Build one yourself to test a tool alone.
     """
 
     run_id: str
@@ -38,9 +39,13 @@ class ToolContext:
     #: 1 for the first execution; rises by one each time the call is run again.
     attempt: int = 1
     deadline: float | None = None
-    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    clock: Callable[[], float] | None = field(default=None, repr=False)
     on_progress: ProgressSink | None = field(default=None, repr=False)
     cancellation: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.deadline is not None and self.clock is None:
+            raise ConfigError("ToolContext: a deadline needs the clock that it is read from")
 
     @property
     def fence(self) -> int:
@@ -54,7 +59,9 @@ class ToolContext:
 
     def remaining_s(self) -> float | None:
         """Seconds until the call's time limit, never below 0; ``None`` without a limit."""
-        return None if self.deadline is None else max(0.0, self.deadline - self.clock())
+        if self.deadline is None or self.clock is None:
+            return None
+        return max(0.0, self.deadline - self.clock())
 
     def progress(self, message: str, *, fraction: float | None = None) -> None:
         """Tell whoever watches how far the tool is; ``fraction`` runs from 0 to 1.
@@ -67,6 +74,6 @@ class ToolContext:
             self.on_progress(message[:MAX_PROGRESS_CHARS], share)
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> Any:
         """Refuse to be part of a schema, at any depth: a model could then set its own key."""
         raise TypeError("a ToolContext is injected and cannot be part of a tool's arguments")

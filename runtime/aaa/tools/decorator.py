@@ -22,7 +22,7 @@ from aaa.errors import ConfigError
 from aaa.policy.config import Delivery
 from aaa.tools.definition import Tool
 from aaa.tools.overrides import checked_overrides
-from aaa.tools.schema import read_signature
+from aaa.tools.signature import Signature, read_signature
 from aaa.tools.verify import Verdict
 
 P = ParamSpec("P")
@@ -77,6 +77,8 @@ def tool(function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
     that can be killed. ``on_repeat`` says whether a call that repeats an unsettled one fails or
     asks a person. ``name`` and ``description`` replace the function's name and docstring.
     """
+    if unknown := sorted(settings.keys() - _SETTINGS):
+        raise ConfigError(f"tool has no setting {unknown[0]!r}; it has {', '.join(_SETTINGS)}")
     if function is None:
         return lambda decorated: _define(decorated, **settings)
     return _define(function, **settings)
@@ -98,13 +100,13 @@ def _define(
 ) -> Tool[..., Any]:
     chosen = _check_function(function, name)
     overrides = checked_overrides(chosen, delivery=delivery, guard=guard)
-    signature = read_signature(chosen, function, description)
+    signature = read_signature(chosen, function)
     _check_boolean(chosen, "requires_approval", requires_approval)
     _check_timeout(chosen, timeout_s)
     _check_choice(chosen, "isolation", isolation, (None, "process"))
     _check_choice(chosen, "on_repeat", on_repeat, ("fail", "ask"))
     _check_key(chosen, idempotency_key)
-    _check_verify(chosen, verify, signature.parameters)
+    asked = _read_verify(chosen, verify, signature.names)
     if overrides.get("enabled") is False:
         for setting, given in (("requires_approval", requires_approval), ("verify", verify)):
             if given:
@@ -121,6 +123,8 @@ def _define(
         function=function,
         name=chosen,
         signature=signature,
+        verify_signature=asked,
+        description=signature.description if description is None else description,
         overrides=overrides,
         requires_approval=requires_approval,
         timeout_s=None if timeout_s is None else float(timeout_s),
@@ -179,14 +183,25 @@ def _check_key(tool_name: str, value: object) -> None:
         )
 
 
-def _check_verify(tool_name: str, value: Any, parameters: tuple[str, ...]) -> None:
+def _read_verify(tool_name: str, value: Any, names: tuple[str, ...]) -> Signature | None:
     if value is None:
-        return
+        return None
     if not inspect.iscoroutinefunction(value):
-        raise ConfigError(f"tool {tool_name!r}: verify must be an async function, not {value!r:.80}")
-    asked = read_signature(f"{tool_name}.verify", value, None)
-    if foreign := [name for name in asked.parameters if name not in parameters]:
+        raise ConfigError(
+            f"tool {tool_name!r}: verify must be an async function, not {value!r:.80}"
+        )
+    asked = read_signature(f"{tool_name}.verify", value)
+    if foreign := [name for name in asked.names if name not in names]:
         raise ConfigError(
             f"tool {tool_name!r}: verify takes {', '.join(map(repr, foreign))}, which the tool does "
-            f"not have; it can take {', '.join(parameters) or 'no argument'} and a ToolContext"
+            f"not have; it can take {', '.join(names) or 'no argument'} and a ToolContext"
         )
+    return asked
+
+
+#: In the order of the definition, for messages.
+_SETTINGS = {
+    name: None
+    for name, given in inspect.signature(_define).parameters.items()
+    if given.kind is inspect.Parameter.KEYWORD_ONLY
+}

@@ -13,12 +13,15 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 from aaa.errors import NotExecuted, ToolError
 from aaa.tools.context import ToolContext
-from aaa.tools.schema import Signature, read_signature, schema_digest
+from aaa.tools.signature import Signature, schema_digest
 from aaa.tools.verify import Done, NotDone, Unknown, Verdict
+
+if TYPE_CHECKING:
+    from aaa.tools.schema import Arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,6 +33,7 @@ MAX_KEY_CHARS = 255
 class Tool(Generic[P, R]):
     """Made by :func:`aaa.tools.tool`; compare two of them by ``name`` and ``schema_digest``."""
 
+    __name__: str
     function: Callable[P, R]
     name: str
     description: str
@@ -46,24 +50,36 @@ class Tool(Generic[P, R]):
     on_repeat: str
     #: ``False``: runs in a thread, which nobody can stop from outside.
     is_async: bool
+    _arguments: Arguments
+    _signature: Signature
+    _verify_signature: Signature | None
 
     def __init__(
-        self, *, function: Callable[P, R], name: str, signature: Signature, **settings: Any
+        self,
+        *,
+        function: Callable[P, R],
+        name: str,
+        signature: Signature,
+        verify_signature: Signature | None,
+        **settings: Any,
     ) -> None:
-        # Through __dict__, since attributes of a finished tool cannot be set.
-        self.__dict__.update({"__module__": function.__module__, "__doc__": function.__doc__})
-        self.__dict__.update({"__name__": function.__name__, "__wrapped__": function})
-        self.__dict__["__qualname__"] = function.__qualname__
-        self.__dict__.update(settings)
+        arguments = signature.arguments(name)
+        # Through __dict__, since the attributes of a finished tool cannot be set.
         self.__dict__.update(
+            settings,
             function=function,
             name=name,
-            description=signature.description,
-            schema=signature.schema,
-            schema_digest=schema_digest(signature.schema),
+            schema=arguments.schema,
+            schema_digest=schema_digest(arguments.schema),
             is_async=inspect.iscoroutinefunction(function),
+            _arguments=arguments,
             _signature=signature,
+            _verify_signature=verify_signature,
         )
+        # Reads like the function, for documentation tools and tracebacks.
+        for attribute in functools.WRAPPER_ASSIGNMENTS:
+            self.__dict__[attribute] = getattr(function, attribute, None)
+        self.__dict__["__wrapped__"] = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function itself, unguarded: for tests and for use from other code."""
@@ -82,7 +98,7 @@ class Tool(Generic[P, R]):
 
         Raises InvalidArguments with one sentence for the model that lists each bad field.
         """
-        return self._signature.validate(self.name, arguments)
+        return self._arguments.validate(arguments)
 
     def key_for(self, arguments: Mapping[str, Any], *, default: str) -> str:
         """The idempotency key of a call with these validated arguments; pure, computed once.
@@ -138,18 +154,16 @@ class Tool(Generic[P, R]):
         ``Unknown`` without one and for an answer that is no verdict; what it raises comes
         through, and is as good as ``Unknown``.
         """
-        if self.verify is None:
+        asked = self._verify_signature
+        if self.verify is None or asked is None:
             return Unknown("the tool has no verify function")
-        asked = read_signature(f"{self.name}.verify", self.verify, None)
-        bound = {name: arguments[name] for name in asked.parameters}
+        bound = {name: arguments[name] for name in asked.names}
         if asked.context_parameter is not None:
             bound[asked.context_parameter] = ctx
         verdict: object = await self.verify(**bound)
         if isinstance(verdict, (Done, NotDone, Unknown)):
             return verdict
         return Unknown(f"verify returned {type(verdict).__name__}, not Done, NotDone or Unknown")
-
-    _signature: Signature
 
 
 def _in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

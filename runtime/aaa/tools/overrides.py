@@ -31,12 +31,11 @@ def checked_overrides(
             raise ConfigError(
                 f"{where}: guard has no field {field!r}; it has {', '.join(GUARD_FIELDS)}"
             )
-    if delivery is not None:
-        if overrides.setdefault("delivery", delivery) != delivery:
-            raise ConfigError(
-                f"{where}: delivery={delivery!r} contradicts guard['delivery']="
-                f"{overrides['delivery']!r}; give it once"
-            )
+    if delivery is not None and overrides.setdefault("delivery", delivery) != delivery:
+        raise ConfigError(
+            f"{where}: delivery={delivery!r} contradicts guard['delivery']="
+            f"{overrides['delivery']!r}; give it once"
+        )
     # A heartbeat without a TTL beside it is held against the widest TTL there is.
     wide = {"lease_ttl_s": MAX_LEASE_TTL_S} if overrides.get("heartbeat_s") is not None else {}
     try:

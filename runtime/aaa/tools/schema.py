@@ -1,201 +1,102 @@
-"""From a function's signature to what a model sees of it, and back to checked arguments.
+"""From typed parameters to a JSON Schema and a validator, through pydantic.
 
-The JSON Schema comes from the type hints (through pydantic) and the docstring. A parameter
-annotated ``ToolContext`` is left out of it, and so can never be set by a model (G13). Arguments
-that the function does not have are refused rather than dropped. Two definitions with the same
-signature and docstring have the same digest, on every machine.
+Arguments that the function does not have are refused rather than dropped, NaN and infinities too.
+Importing this module costs the import of pydantic, so it is imported when the first tool is
+defined and not before.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
-import inspect
 import json
-import types
-import typing
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
-import docstring_parser
-from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_jsonable_python
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from aaa.errors import ConfigError, InvalidArguments
-from aaa.tools.context import ToolContext
+
+if TYPE_CHECKING:
+    from aaa.tools.signature import Parameter
 
 #: A model that got everything wrong needs the pattern, not an endless list.
 MAX_REPORTED_FIELDS = 10
-
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
-_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class _Untitled(GenerateJsonSchema):
     """A title that repeats the field's name tells a model nothing and costs tokens each turn."""
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's name
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """What a tool's function takes: for the model, for the validator and for the call."""
+class Arguments:
+    """The arguments object of one tool: its ``schema`` and its validation."""
 
-    #: What the tool does, for the model.
-    description: str
-    #: JSON Schema of the arguments object.
-    schema: dict[str, Any]
-    #: Name of the parameter that receives the ToolContext, if there is one.
-    context_parameter: str | None
-    #: Names of the arguments, in the order of the definition.
-    parameters: tuple[str, ...]
-    defaults: Mapping[str, Any]
-    adapter: TypeAdapter[Any]
+    def __init__(self, tool: str, parameters: tuple[Parameter, ...]) -> None:
+        self._tool, self._parameters = tool, parameters
+        # A TypedDict, not a model: argument names such as `schema` or `_id` collide with nothing.
+        # Made by a call that mypy cannot follow, since the fields are only known here.
+        make: Any = TypedDict
+        try:
+            arguments = make(tool, {each.name: _field(tool, each) for each in parameters})
+            arguments.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+            self._adapter: TypeAdapter[Any] = TypeAdapter(arguments)
+            self.schema = self._adapter.json_schema(schema_generator=_Untitled)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a type may bring its own schema code
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ConfigError(
+                f"tool {tool!r}: no JSON Schema for its arguments: {reason}"
+            ) from None
+        self.schema.pop("title", None)
+        self.schema.setdefault("properties", {})
 
-    def validate(self, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Python values for every argument, defaults filled in; raises InvalidArguments."""
         if not isinstance(arguments, Mapping):
             raise InvalidArguments(
-                f"The arguments of {tool} must be a JSON object, not {type(arguments).__name__}."
+                f"The arguments of {self._tool} must be a JSON object, "
+                f"not {type(arguments).__name__}."
             )
         try:
-            given = self.adapter.validate_python(dict(arguments))
+            given = self._adapter.validate_python(dict(arguments))
         except ValidationError as error:
-            raise InvalidArguments(_explain(tool, error)) from None
-        for name, default in self.defaults.items():
-            if name not in given:
-                given[name] = copy.deepcopy(default)
-        return {name: given[name] for name in self.parameters}
+            raise InvalidArguments(_explain(self._tool, error)) from None
+        return {
+            each.name: given[each.name] if each.name in given else copy.deepcopy(each.default)
+            for each in self._parameters
+        }
 
 
-def read_signature(tool: str, function: Callable[..., Any], description: str | None) -> Signature:
-    """Read ``function``; raises ConfigError naming the tool and the parameter."""
-    hints = _hints(tool, function)
-    context_parameter: str | None = None
-    fields: dict[str, Any] = {}
-    defaults: dict[str, Any] = {}
-    docs = docstring_parser.parse(inspect.getdoc(function) or "")
-    texts = {item.arg_name: item.description for item in docs.params if item.description}
-    for parameter in inspect.signature(function).parameters.values():
-        annotation = _annotation(tool, parameter, hints)
-        if _is_context(annotation):
-            if context_parameter is not None:
-                raise ConfigError(
-                    f"tool {tool!r}: only one parameter can be the ToolContext, and both "
-                    f"{context_parameter!r} and {parameter.name!r} are"
-                )
-            context_parameter = parameter.name
-            continue
-        if parameter.default is not inspect.Parameter.empty:
-            defaults[parameter.name] = _default(tool, parameter)
-        fields[parameter.name] = _field(parameter, annotation, texts.get(parameter.name))
-    adapter, schema = _compile(tool, fields)
-    return Signature(
-        description=_describe(docs) if description is None else description,
-        schema=schema,
-        context_parameter=context_parameter,
-        parameters=tuple(fields),
-        defaults=types.MappingProxyType(defaults),
-        adapter=adapter,
-    )
-
-
-def schema_digest(schema: Mapping[str, Any]) -> str:
-    """32 hexadecimal digits that change whenever the schema does."""
-    text = json.dumps(schema, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _hints(tool: str, function: Callable[..., Any]) -> dict[str, Any]:
-    # ToolContext is often imported for type checkers only, or inside the function's own scope.
-    known = {"ToolContext": ToolContext}
-    try:
-        return typing.get_type_hints(function, localns=known, include_extras=True)
-    except NameError as error:
-        raise ConfigError(
-            f"tool {tool!r}: the type hint {error.name!r} cannot be found; "
-            "import or define it at the top level of the module, outside `if TYPE_CHECKING`"
-        ) from None
-    except TypeError as error:
-        raise ConfigError(f"tool {tool!r}: a type hint cannot be read: {error}") from None
-
-
-def _annotation(tool: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
-    name = parameter.name
-    if parameter.kind not in _BY_NAME:
-        shown = {inspect.Parameter.VAR_POSITIONAL: f"*{name}"}.get(
-            parameter.kind,
-            f"**{name}" if parameter.kind is inspect.Parameter.VAR_KEYWORD else f"{name!r} (before /)",
-        )
-        raise ConfigError(
-            f"tool {tool!r}: parameter {shown} cannot be filled by a model, which gives each "
-            "argument by its name; declare every argument as a named parameter"
-        )
-    if name not in hints:
-        hint = "decorate the bound method, as in tool(obj.method)" if name in ("self", "cls") else (
-            "annotate it, with ToolContext if it is meant to receive the call's context"
-        )
-        raise ConfigError(f"tool {tool!r}: parameter {name!r} has no type annotation; {hint}")
-    return hints[name]
-
-
-def _is_context(annotation: Any) -> bool:
-    """Whether the annotation is ToolContext, also as Optional or inside Annotated."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _is_context(get_args(annotation)[0])
-    if origin is typing.Union or origin is types.UnionType:
-        members = [member for member in get_args(annotation) if member is not type(None)]
-        return len(members) == 1 and _is_context(members[0])
-    return annotation is ToolContext
-
-
-def _default(tool: str, parameter: inspect.Parameter) -> Any:
+def _field(tool: str, parameter: Parameter) -> Any:
     if isinstance(parameter.default, FieldInfo):
         raise ConfigError(
             f"tool {tool!r}: parameter {parameter.name!r} has a pydantic Field as its default; "
             "write Annotated[type, Field(...)] and an ordinary default"
         )
-    return parameter.default
-
-
-def _field(parameter: inspect.Parameter, annotation: Any, text: str | None) -> Any:
     extras: dict[str, Any] = {}
-    if text is not None:
-        extras["description"] = " ".join(text.split())
-    if parameter.default is inspect.Parameter.empty:
-        return Annotated[annotation, Field(**extras)] if extras else annotation
+    if parameter.text:
+        extras["description"] = parameter.text
+    if not parameter.required:
+        extras["json_schema_extra"] = _shown_default(parameter.default)
+    annotate: Any = Annotated  # for mypy, brackets hold types that are known when it reads them
+    described = annotate[parameter.annotation, Field(**extras)]
+    return described if parameter.required else NotRequired[described]
+
+
+def _shown_default(default: Any) -> dict[str, Any]:
     try:
-        shown = to_jsonable_python(parameter.default)
+        shown = to_jsonable_python(default)
         json.dumps(shown, allow_nan=False)
-        extras["json_schema_extra"] = {"default": shown}
-    except Exception:  # noqa: BLE001 - a default that has no JSON form is only not shown
-        pass
-    return NotRequired[Annotated[annotation, Field(**extras)]]
-
-
-def _compile(tool: str, fields: dict[str, Any]) -> tuple[TypeAdapter[Any], dict[str, Any]]:
-    # A TypedDict, not a model: argument names such as `schema` or `_id` collide with nothing.
-    arguments = TypedDict(tool, fields)  # type: ignore[operator]
-    arguments.__pydantic_config__ = _STRICT
-    try:
-        adapter: TypeAdapter[Any] = TypeAdapter(arguments)
-        schema = adapter.json_schema(schema_generator=_Untitled)
-    except (PydanticUserError, TypeError, ValueError, NameError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"tool {tool!r}: no JSON Schema for its arguments: {reason}") from None
-    schema.pop("title", None)
-    schema.setdefault("properties", {})
-    return adapter, schema
-
-
-def _describe(docs: docstring_parser.Docstring) -> str:
-    return (docs.description or "").strip()
+    except Exception:  # noqa: BLE001 - a default without a JSON form works, it is only not shown
+        return {}
+    return {"default": shown}
 
 
 def _explain(tool: str, error: ValidationError) -> str:
@@ -212,5 +113,5 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 def _reason(problem: Any) -> str:
     known = {"missing": "is required", "extra_forbidden": "is not an argument of this tool"}
-    kind, text = problem["type"], str(problem["msg"])
-    return known.get(kind, text[:1].lower() + text[1:])
+    text = str(problem["msg"])
+    return known.get(problem["type"], text[:1].lower() + text[1:])

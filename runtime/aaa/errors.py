@@ -23,10 +23,15 @@
     │   ├── RunNotFound            no such run
     │   ├── CallNotFound           no such call in the run
     │   └── DecisionRefused        an approval or resolution does not fit the call's state
-    └── OutcomeError             how a tool call ended, when a tool or algorithm raises it itself
-        ├── OutcomeUnknown         the action may have happened: verify, do not retry
-        ├── NotExecuted            the action is known not to have begun
-        └── ToolError              the tool failed and says so
+    ├── OutcomeError             how a tool call ended, when a tool or algorithm raises it itself
+    │   ├── OutcomeUnknown         the action may have happened: verify, do not retry
+    │   ├── NotExecuted            the action is known not to have begun
+    │   ├── ToolError              the tool failed and says so
+    │   └── ResultRejected         the tool did run, but what it returned cannot be recorded
+    └── ModelError               a model gave no usable answer (each is also one of the kinds above)
+        ├── ModelUnavailable       also a RetryError: 5xx, timeout, no connection, a cut stream
+        ├── ModelRateLimited       also a RetryError: 429, ``retry_after_s`` if the provider said
+        └── ModelRefused           also a FixError: the provider rejects this request as it is
 """
 
 from __future__ import annotations
@@ -146,3 +151,36 @@ class NotExecuted(OutcomeError):
 
 class ToolError(OutcomeError):
     """The tool failed; recorded as its one result and not run again (G20)."""
+
+
+class ResultRejected(OutcomeError):
+    """The tool did run, but its result is not JSON or is too large to be recorded (G16)."""
+
+
+class ModelError(AAAError):
+    """A model gave no usable answer. ``status`` is the HTTP status, where there was one.
+
+    The message never holds a credential: what a provider echoes back is cleaned before.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+class ModelUnavailable(ModelError, RetryError):
+    """The provider failed, did not answer in time, or its answer broke off."""
+
+
+class ModelRateLimited(ModelError, RetryError):
+    """The provider wants fewer requests; ``retry_after_s`` is its own advice, if it gave any."""
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after_s: float | None = None
+    ) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message, status=status)
+
+
+class ModelRefused(ModelError, FixError):
+    """The provider rejects the request, the key or the model's name; repeating changes nothing."""

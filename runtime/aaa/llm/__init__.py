@@ -1,0 +1,27 @@
+"""Models: the conversation, the port that asks a model, a fake one and real ones."""
+
+from aaa.llm.client import LLMClient
+from aaa.llm.fake import FakeLLMClient
+from aaa.llm.messages import (
+    Message,
+    ModelReply,
+    ModelRequest,
+    ToolCall,
+    ToolSpec,
+    Usage,
+    result_text,
+)
+from aaa.llm.providers import ProviderClient
+
+__all__ = [
+    "FakeLLMClient",
+    "LLMClient",
+    "Message",
+    "ModelReply",
+    "ModelRequest",
+    "ProviderClient",
+    "ToolCall",
+    "ToolSpec",
+    "Usage",
+    "result_text",
+]

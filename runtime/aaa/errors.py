@@ -8,6 +8,7 @@
     │   ├── ManifestError          a manifest is wrong: carries file, line and field
     │   ├── PolicyConflict         two policies disagree, or a merge of layers is invalid
     │   ├── AppError               an application cannot be imported or is not one
+    │   ├── AlgorithmError         an algorithm broke its contract or raised; its run is parked
     │   └── InvalidArguments       a tool's arguments do not fit its schema
     ├── StopError                going on would do harm; a person has to look
     │   ├── StoreTooNew            data written by a newer version than this code can read
@@ -75,6 +76,10 @@ class PolicyConflict(FixError):
 
 class AppError(FixError):
     """``module:attribute`` cannot be imported, or is not an :class:`aaa.app.App`."""
+
+
+class AlgorithmError(FixError):
+    """An algorithm raised, or yielded what it may not; after three times its run is parked (L11)."""
 
 
 class InvalidArguments(FixError):

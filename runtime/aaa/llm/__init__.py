@@ -2,6 +2,7 @@
 
 from aaa.llm.client import LLMClient
 from aaa.llm.fake import FakeLLMClient
+from aaa.llm.handler import LLMHandler
 from aaa.llm.messages import (
     Message,
     ModelReply,
@@ -16,6 +17,7 @@ from aaa.llm.providers import ProviderClient
 __all__ = [
     "FakeLLMClient",
     "LLMClient",
+    "LLMHandler",
     "Message",
     "ModelReply",
     "ModelRequest",

@@ -223,9 +223,18 @@ def _write(rows: Rows, run: Run, entry: port.Entry, opened: list[Call]) -> Event
             _flag(rows, run, name)
         case port.CloseRun(status):
             run.status, run.closed_ms = status, rows.wall_ms()
+            _forget_model_calls(rows, run)
         case None:
             pass
     return event
+
+
+def _forget_model_calls(rows: Rows, run: Run) -> None:
+    """A run that has ended asks no model any more; a late answer is dropped."""
+    for call in rows.calls(run.run_id):
+        if call.queue.startswith(port.LLM_QUEUE) and call.state is not State.SETTLED:
+            call.state = State.SETTLED
+            rows.save_call(call)
 
 
 def _flag(rows: Rows, run: Run, name: str) -> None:

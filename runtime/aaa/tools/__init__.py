@@ -4,6 +4,7 @@ from aaa.policy.config import Delivery, GuardConfig
 from aaa.tools.context import ToolContext
 from aaa.tools.decorator import tool
 from aaa.tools.definition import Tool
+from aaa.tools.handler import ToolHandler
 from aaa.tools.registry import ToolRegistry
 from aaa.tools.result import encode_result
 from aaa.tools.verify import Done, NotDone, Unknown, Verdict
@@ -15,6 +16,7 @@ __all__ = [
     "NotDone",
     "Tool",
     "ToolContext",
+    "ToolHandler",
     "ToolRegistry",
     "Unknown",
     "Verdict",

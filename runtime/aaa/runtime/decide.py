@@ -1,0 +1,305 @@
+"""Deciding: from a folded run to the entries that its log gets next. Pure.
+
+The algorithm says what it wants; the engine adds what every run is owed whatever its algorithm:
+checked arguments, fixed idempotency keys (G13), repeated intents (G21), approvals (G19),
+cancelling (L13), retries that a person asked for (G4), deadlines.
+
+``decide`` folds what it decides into the state that it was given, so the state afterwards is the
+one that the log will have if the append is accepted, and must be thrown away if it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from aaa import events as ev
+from aaa import ids
+from aaa.algos import Algorithm, RunState
+from aaa.errors import AlgorithmError, CorruptHistory, InvalidArguments, NotExecuted
+from aaa.events import Event
+from aaa.policy import Delivery, ToolSettings
+from aaa.store import port
+from aaa.store.port import Entry
+from aaa.tools import Tool, ToolHandler
+
+#: A decision that wants more steps than this goes round in circles.
+MAX_STEPS: Final = 1_000
+LLM: Final = port.LLM_QUEUE + "model"
+#: Name of the timer behind a run's deadline.
+DEADLINE: Final = "aaa.deadline"
+
+
+def decide(state: RunState, algorithm: Algorithm, tools: ToolHandler | None) -> list[Entry]:
+    """The entries to append now, none if there is nothing to do.
+
+    Raises :class:`AlgorithmError` if the algorithm raises or yields what it may not.
+    """
+    entries: list[Entry] = []
+    while state.status == "open":
+        step = list(_step(state, algorithm, tools))
+        if not step:
+            return entries
+        entries += step
+        if len(entries) > MAX_STEPS:
+            raise AlgorithmError(
+                f"algorithm {algorithm.name} of run {state.run_id} yields events without end"
+            )
+        for entry in step:
+            state.fold(entry.event.stored(state.seq + 1, 0))
+    return entries
+
+
+def _step(
+    state: RunState, algorithm: Algorithm, tools: ToolHandler | None
+) -> Iterator[Entry]:
+    if state.cancelling is not None:
+        yield from _cancel(state)
+    elif state.suspended or state.parked is not None or state.last is None:
+        return
+    elif (timer := _deadline(state)) is not None:
+        data = {"by": "aaa", "reason": "deadline"}
+        yield Entry(timer.caused(ev.RUN_CANCEL_REQUESTED, data), port.Flag("cancel"))
+    elif state.retries:
+        for resolution in list(state.retries):
+            yield from _retry(state, resolution, tools)
+    else:
+        for draft in _ask(state, algorithm):
+            yield from _admit(state, draft, algorithm, tools)
+
+
+def _ask(state: RunState, algorithm: Algorithm) -> list[Event]:
+    if state.last is None:
+        return []
+    try:
+        return list(algorithm.decide(state.last, state))
+    except CorruptHistory:
+        raise
+    except Exception as error:
+        raise AlgorithmError(
+            f"algorithm {algorithm.name} of run {state.run_id} raised at event {state.seq}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _admit(
+    state: RunState, draft: Event, algorithm: Algorithm, tools: ToolHandler | None
+) -> Iterator[Entry]:
+    if draft.run_id != state.run_id or draft.seq:
+        raise AlgorithmError(f"algorithm {algorithm.name} yielded {draft!r}, which is not its own")
+    match draft.type:
+        case ev.LLM_REQUESTED:
+            yield Entry(draft, _open(LLM, draft, "model", ids.digest_of(draft.raw)))
+        case ev.TOOL_REQUESTED:
+            yield from _admit_tool(state, draft, tools)
+        case ev.RUN_COMPLETED | ev.RUN_FAILED:
+            yield from _not_executed(state, "the run has ended")
+            yield Entry(draft, port.CloseRun(ev.ENDINGS[draft.type]))
+        case ev.TIMER_SET:
+            name, after_ms = draft.data["name"], draft.data["after_ms"]
+            yield Entry(draft, port.StartTimer(ids.json_text(name), after_ms))
+        case kind if kind.startswith("aaa."):
+            raise AlgorithmError(f"algorithm {algorithm.name} may not yield {kind}")
+        case _:
+            yield Entry(draft)
+
+
+# ---------------------------------------------------------------------------------- tool requests
+
+
+def _admit_tool(state: RunState, draft: Event, tools: ToolHandler | None) -> Iterator[Entry]:
+    data = dict(draft.data)
+    tool = tools.registry.get(data["name"]) if tools is not None else None
+    if tools is None or tool is None:
+        known = ", ".join(sorted(each.name for each in tools.registry)) if tools else ""
+        message = f"There is no tool {data['name']!r}. The tools are: {known or 'none'}."
+        yield from _refuse(draft, data, "UnknownTool", message)
+        return
+    settings = tools.settings_for(tool.name)
+    try:
+        if "arguments_error" in data:
+            raise InvalidArguments(data["arguments_error"])
+        arguments = tool.validate(data["arguments"])
+        if not settings.allowed:
+            raise NotExecuted(f"a policy does not allow {tool.name} ({settings.origins['allowed']})")
+        default = f"{state.run_id}/{data['call_id']}"
+        data["idempotency_key"] = tools.key_for(tool, arguments, default=default)
+    except InvalidArguments as error:
+        yield from _refuse(draft, data, "InvalidArguments", str(error))
+        return
+    except NotExecuted as error:
+        yield from _refuse(draft, data, "NotExecuted", str(error))
+        return
+    yield from _open_tool(state, draft, data, tool, settings)
+
+
+def _open_tool(
+    state: RunState,
+    draft: Event,
+    data: dict[str, Any],
+    tool: Tool[..., Any],
+    settings: ToolSettings,
+) -> Iterator[Entry]:
+    reason = "requires_approval" if settings.requires_approval else None
+    intent = _intent(tool, settings, data)
+    if intent is not None:
+        data["intent"] = intent
+        first = state.intents.get(intent)
+        if first is not None:
+            named = state.calls[first].call_id
+            if tool.on_repeat != "ask":
+                message = (
+                    f"This repeats call {named} of this run, whose effect is not known yet. It was "
+                    "not run. Verify what became of that call first."
+                )
+                yield from _refuse(draft, data, "RepeatedIntent", message, first=named)
+                return
+            reason = f"repeats {named}"
+    request = _with(draft, data)
+    digest = _args_digest(data)
+    needs = reason is not None
+    yield Entry(
+        request,
+        _open(
+            port.TOOL_QUEUE + tool.name,
+            request,
+            tool.name,
+            digest,
+            needs_approval=needs,
+            verify=tool.verify is not None,
+        ),
+    )
+    if reason is not None:
+        yield Entry(approval_requested(request, digest, reason=reason))
+
+
+def approval_requested(request: Event, args_digest: str, *, reason: str, again: int = 0) -> Event:
+    """The question to a person about one call (G19)."""
+    return request.named(
+        f"{request.id}:approval" + (f":{again}" if again else ""),
+        ev.APPROVAL_REQUESTED,
+        {
+            "args_digest": args_digest,
+            "call_id": request.data["call_id"],
+            "name": request.data["name"],
+            "reason": reason,
+        },
+    )
+
+
+def _intent(tool: Tool[..., Any], settings: ToolSettings, data: dict[str, Any]) -> str | None:
+    """What the call is meant to do, for tools of which a repeat would matter (G21)."""
+    keyed = settings.key_from_code or settings.idempotency_key_template is not None
+    once = settings.guard.delivery is Delivery.AT_MOST_ONCE
+    if not (keyed or once or settings.requires_approval):
+        return None
+    what = data["idempotency_key"] if keyed else data["arguments"]
+    return ids.digest_of(ids.canonical([tool.name, what]))
+
+
+def _args_digest(data: dict[str, Any]) -> str:
+    return ids.digest_of(ids.canonical({"arguments": data["arguments"], "name": data["name"]}))
+
+
+def _refuse(
+    draft: Event, data: dict[str, Any], error: str, message: str, **more: Any
+) -> Iterator[Entry]:
+    """A call that gets its result at once, without an attempt."""
+    request = _with(draft, data)
+    yield Entry(request)
+    yield Entry(_failed(request, error, message, **more))
+
+
+def _failed(request: Event, error: str, message: str, **more: Any) -> Event:
+    data = request.data
+    return request.named(
+        ids.result_id(request.id),
+        ev.TOOL_FAILED,
+        {
+            "call_id": data["call_id"],
+            "error": error,
+            "message": message,
+            "name": data["name"],
+            **more,
+        },
+    )
+
+
+def _with(draft: Event, data: dict[str, Any]) -> Event:
+    """The draft with more data; its id follows from the data as ever (L4)."""
+    raw = ids.canonical(data)
+    return Event(
+        id=ids.derive(draft.parent or "", draft.type, raw),
+        run_id=draft.run_id,
+        type=draft.type,
+        raw=raw,
+        parent=draft.parent,
+    )
+
+
+def _open(
+    queue: str,
+    request: Event,
+    name: str,
+    args_digest: str,
+    *,
+    needs_approval: bool = False,
+    verify: bool = False,
+) -> port.OpenCall:
+    return port.OpenCall(
+        queue=queue,
+        call_json=ids.json_text(request.data["call_id"]),
+        name_json=ids.json_text(name),
+        key_json=ids.json_text(request.data.get("idempotency_key", "")),
+        args_digest=args_digest,
+        needs_approval=needs_approval,
+        verify=verify,
+    )
+
+
+# ------------------------------------------------------------------- what every run is owed
+
+
+def _retry(state: RunState, resolution: Event, tools: ToolHandler | None) -> Iterator[Entry]:
+    """A new request that carries the idempotency key of the one whose effect is unknown (G4)."""
+    first = state.calls[resolution.parent or ""].request
+    kept = ("arguments", "idempotency_key", "intent", "name", "turn")
+    data = {name: first.data[name] for name in kept if name in first.data}
+    data |= {"call_id": first.data["call_id"] + "r", "retry_of": first.id}
+    draft = resolution.caused(ev.TOOL_REQUESTED, data)
+    tool = tools.registry.get(data["name"]) if tools is not None else None
+    if tool is None:
+        yield from _refuse(draft, data, "UnknownTool", f"There is no tool {data['name']!r} any more.")
+        return
+    yield Entry(
+        draft,
+        _open(
+            port.TOOL_QUEUE + tool.name,
+            draft,
+            tool.name,
+            _args_digest(data),
+            verify=tool.verify is not None,
+        ),
+    )
+
+
+def _cancel(state: RunState) -> Iterator[Entry]:
+    """Calls that have not begun are not executed; the run ends when none is left (L13)."""
+    unstarted = list(_not_executed(state, "the run was cancelled"))
+    yield from unstarted
+    if len(unstarted) == len(state.open_calls) and state.cancelling is not None:
+        reason = state.cancelling.data.get("reason", "")
+        cancelled = state.cancelling.caused(ev.RUN_CANCELLED, {"reason": reason})
+        yield Entry(cancelled, port.CloseRun("cancelled"))
+
+
+def _not_executed(state: RunState, why: str) -> Iterator[Entry]:
+    for call in list(state.open_calls.values()):
+        if call.attempts == 0:
+            message = f"{call.name} was not run: {why}."
+            failed = _failed(call.request, "NotExecuted", message)
+            yield Entry(failed, port.SettleUnstarted(call.request.id))
+
+
+def _deadline(state: RunState) -> Event | None:
+    return next((t for t in state.timers_fired if t.data["name"] == DEADLINE), None)

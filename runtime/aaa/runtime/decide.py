@@ -36,17 +36,17 @@ def decide(state: RunState, algorithm: Algorithm, tools: ToolHandler | None) -> 
     Raises :class:`AlgorithmError` if the algorithm raises or yields what it may not.
     """
     entries: list[Entry] = []
-    while state.status == "open":
-        step = list(_step(state, algorithm, tools))
-        if not step:
-            return entries
-        entries += step
+    before = -1
+    while state.status == "open" and len(entries) > before:
+        before = len(entries)
+        # Each entry is folded before the next is made: a turn's second call sees its first.
+        for entry in _step(state, algorithm, tools):
+            state.fold(entry.event.stored(state.seq + 1, 0))
+            entries.append(entry)
         if len(entries) > MAX_STEPS:
             raise AlgorithmError(
                 f"algorithm {algorithm.name} of run {state.run_id} yields events without end"
             )
-        for entry in step:
-            state.fold(entry.event.stored(state.seq + 1, 0))
     return entries
 
 
@@ -286,8 +286,9 @@ def _retry(state: RunState, resolution: Event, tools: ToolHandler | None) -> Ite
 def _cancel(state: RunState) -> Iterator[Entry]:
     """Calls that have not begun are not executed; the run ends when none is left (L13)."""
     unstarted = list(_not_executed(state, "the run was cancelled"))
+    last = len(unstarted) == len(state.open_calls)
     yield from unstarted
-    if len(unstarted) == len(state.open_calls) and state.cancelling is not None:
+    if last and state.cancelling is not None:
         reason = state.cancelling.data.get("reason", "")
         cancelled = state.cancelling.caused(ev.RUN_CANCELLED, {"reason": reason})
         yield Entry(cancelled, port.CloseRun("cancelled"))

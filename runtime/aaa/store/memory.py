@@ -54,6 +54,10 @@ class _Partition:
     def save_meta(self, meta: Meta) -> None:
         self._meta = meta
 
+    def hot(self) -> bool:
+        """Whether anything is left for a visit after a batch: unfolded runs, ready calls."""
+        return any(self._dirty.values()) or any(self._ready.values())
+
     def run(self, run_id: str) -> Run | None:
         return self.runs.get(run_id)
 
@@ -216,8 +220,8 @@ class MemoryEventStore:
         with self._lock:
             logic.check_mark(rows, seen)
             verdicts = tuple(logic.apply(rows, operation) for operation in operations)
-            mark = rows.meta().mark
-        if any(map(port.wakes, operations)):
+            mark, hot = rows.meta().mark, rows.hot()
+        if hot:
             self._wake(partition)
         return Committed(verdicts, mark)
 

@@ -276,11 +276,6 @@ Operation = (
 )
 
 
-def wakes(operation: Operation) -> bool:
-    """Whether an operation can make something ready for another worker (a hint)."""
-    return not isinstance(operation, Claim | Own | Take)
-
-
 # ------------------------------------------------------------------------------------- verdicts
 
 
@@ -480,7 +475,9 @@ class StoreInfo:
     warnings: tuple[str, ...] = ()  # settings that lose acknowledged writes, a sentence each
 
 
-#: Called from the event loop when something may be ready in a partition (a hint, never a promise).
+#: Called from the event loop when, after a batch of anybody's (this instance's own included),
+#: unfolded runs or ready calls are left in a partition: a hint, never a promise. A batch that
+#: leaves nothing behind wakes nobody, so that a call's ordinary way costs no visit.
 Wake = Callable[[int], None]
 
 

@@ -1,0 +1,131 @@
+"""The bus: everything that is ready in one turn of the loop for one partition goes out together.
+
+While a batch is on its way, what comes in for the same partition waits and travels as the next:
+group commit, without a timer. A batch whose reply was lost is sent again as it was until the
+store answers (G15); every operation is made for that. The bus also remembers each partition's
+high-water mark, so that a store that went back in time is noticed (G23).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from aaa.clock import Clock
+from aaa.errors import StoreUnavailable
+from aaa.store.port import EventStore, Operation, Verdict
+
+log = logging.getLogger("aaa.bus")
+
+MAX_BATCH: Final = 256
+_RETRY_FIRST_S: Final = 0.02
+_RETRY_MAX_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The verdicts of what was sent together, and when the answered try was sent (``boot_s``)."""
+
+    verdicts: tuple[Verdict, ...]
+    sent_s: float
+
+
+@dataclass(slots=True)
+class _Parcel:
+    operations: tuple[Operation, ...]
+    receipt: asyncio.Future[Receipt]
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One partition's queue; ``task`` sends it."""
+
+    waiting: deque[_Parcel] = field(default_factory=deque)
+    task: asyncio.Task[None] | None = None
+    seen: int = 0
+
+
+class Bus:
+    """Sends operations to the store, grouped by partition, in the order in which they came."""
+
+    def __init__(self, store: EventStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._lanes: dict[int, _Lane] = {}
+        self._closed = False
+
+    def send(self, partition: int, operations: Sequence[Operation]) -> asyncio.Future[Receipt]:
+        """Queue operations that belong together; cancelling the future does not unsend them."""
+        lane = self._lanes.setdefault(partition, _Lane())
+        receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        lane.waiting.append(_Parcel(tuple(operations), receipt))
+        if lane.task is None:
+            lane.task = asyncio.create_task(self._run(partition, lane))
+        return receipt
+
+    async def close(self) -> None:
+        """Give up what the store has not answered yet; it may or may not have been written."""
+        self._closed = True
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, partition: int, lane: _Lane) -> None:
+        parcels: list[_Parcel] = []
+        try:
+            while lane.waiting:
+                parcels = _pack(lane.waiting)
+                await self._deliver(partition, lane, parcels)
+        except asyncio.CancelledError:
+            _fail([*parcels, *lane.waiting], StoreUnavailable("the engine has stopped"))
+            raise
+        finally:
+            lane.task = None
+
+    async def _deliver(self, partition: int, lane: _Lane, parcels: list[_Parcel]) -> None:
+        operations = [operation for parcel in parcels for operation in parcel.operations]
+        wait_s = _RETRY_FIRST_S
+        while True:
+            sent_s = self._clock.boot_s()
+            try:
+                done = await self._store.commit(partition, operations, seen=lane.seen)
+            except StoreUnavailable as error:
+                log.warning("store unavailable, will try again: %s", error)
+                await self._clock.sleep(wait_s)
+                wait_s = min(2 * wait_s, _RETRY_MAX_S)
+                continue
+            except Exception as error:  # noqa: BLE001 - handed to whoever sent it
+                _fail(parcels, error)
+                return
+            lane.seen = max(lane.seen, done.mark)
+            _hand_out(parcels, done.verdicts, sent_s)
+            return
+
+
+def _pack(waiting: deque[_Parcel]) -> list[_Parcel]:
+    parcels, size = [waiting.popleft()], 0
+    size = len(parcels[0].operations)
+    while waiting and size + len(waiting[0].operations) <= MAX_BATCH:
+        parcels.append(waiting.popleft())
+        size += len(parcels[-1].operations)
+    return parcels
+
+
+def _hand_out(parcels: list[_Parcel], verdicts: tuple[Verdict, ...], sent_s: float) -> None:
+    at = 0
+    for parcel in parcels:
+        mine = verdicts[at : at + len(parcel.operations)]
+        at += len(parcel.operations)
+        if not parcel.receipt.done():
+            parcel.receipt.set_result(Receipt(mine, sent_s))
+
+
+def _fail(parcels: Sequence[_Parcel], error: Exception) -> None:
+    for parcel in parcels:
+        if not parcel.receipt.done():
+            parcel.receipt.set_exception(error)
+            parcel.receipt.exception()  # seen: nobody may be waiting any more

@@ -1,0 +1,222 @@
+"""Leases as a worker sees them: one thread renews everything that it holds, in one pulse.
+
+The thread has a connection of its own, so a tool that blocks the event loop loses nothing (G12).
+A renewal that fails is tried again soon (G11); it ends neither the heartbeat nor a tool. How long
+a lease may be trusted is counted from the moment the last successful renewal was *sent*, on a
+clock that runs while the machine sleeps, less a margin (G10); whoever runs the call watches
+:attr:`Lease.trust_until_s` and stops before the lease can have ended at the store.
+
+A loop that has been blocked beyond ``loop_block_limit_s`` is taken for hung: the thread stops
+renewing and calls ``on_blocked``, which ends a worker process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from aaa.clock import Clock
+from aaa.errors import AAAError
+from aaa.store.port import Beat, EventStore, HeldCall, Pulse, Renewer
+
+log = logging.getLogger("aaa.lease")
+
+#: Share of the TTL that is not trusted, for the time between a check and what follows it.
+MARGIN: Final = 0.1
+MAX_MARGIN_S: Final = 1.0
+#: A failed pulse is repeated after this share of the period.
+RETRY_SHARE: Final = 0.2
+
+
+class Lease:
+    """One held call. ``stop`` is set, once, with the reason why its holder should stop."""
+
+    __slots__ = ("_loop", "every_s", "held", "partition", "stop", "trust_until_s", "ttl_s")
+
+    def __init__(
+        self, partition: int, held: HeldCall, *, sent_s: float, every_s: float
+    ) -> None:
+        self.partition, self.held, self.every_s = partition, held, every_s
+        self.ttl_s = held.lease_ttl_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        #: ``lost``: another may hold it; ``cancelled``: the run is being cancelled;
+        #: ``drain``: the worker must end.
+        self.stop: asyncio.Future[str] = self._loop.create_future()
+        self.trust_until_s = 0.0
+        self.renewed(sent_s)
+
+    def renewed(self, sent_s: float) -> None:
+        """The store renewed it on a request sent at ``sent_s``. Called from the thread."""
+        until_s = sent_s + self.ttl_s - min(MARGIN * self.ttl_s, MAX_MARGIN_S)
+        self.trust_until_s = max(self.trust_until_s, until_s)
+
+    def tell(self, reason: str) -> None:
+        """Ask the holder to stop; the first reason counts."""
+        if not self.stop.done():
+            self.stop.set_result(reason)
+
+
+class Heartbeat:
+    """The renewing thread of one worker incarnation."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        *,
+        worker: str,
+        clock: Clock,
+        ttl_s: float,
+        on_beat: Callable[[Beat], None],
+        loop_block_limit_s: float = 60.0,
+        on_blocked: Callable[[float], None] | None = None,
+    ) -> None:
+        self.worker, self.ttl_s = worker, ttl_s
+        self._store, self._clock = store, clock
+        self._on_beat, self._on_blocked = on_beat, on_blocked
+        self._block_limit_s = loop_block_limit_s
+        self._leases: dict[tuple[str, str], Lease] = {}
+        self._owned: dict[int, set[str]] = {}
+        self._apps: tuple[str, ...] = ()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._ending = False
+        self._ticked_s = clock.boot_s()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._ticker: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------ the loop's side
+
+    def start(self) -> None:
+        """Begin to renew; call from the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._ticked_s = self._clock.boot_s()
+        self._ticker = asyncio.create_task(self._tick())
+        self._thread = threading.Thread(target=self._beat, name="aaa-heartbeat", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread and leave the membership."""
+        self._ending = True
+        self._wake.set()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def hold(self, lease: Lease) -> None:
+        """Renew this lease from now on."""
+        with self._lock:
+            shortest = min((each.every_s for each in self._leases.values()), default=self.ttl_s / 3)
+            self._leases[lease.held.run_id, lease.held.request_id] = lease
+        if lease.every_s < shortest:
+            self._wake.set()  # the thread may be sleeping for longer than this one can wait
+
+    def release(self, lease: Lease) -> None:
+        """Renew it no more."""
+        with self._lock:
+            key = (lease.held.run_id, lease.held.request_id)
+            if self._leases.get(key) is lease:
+                del self._leases[key]
+
+    def own(self, partition: int, app: str) -> None:
+        """Renew the ownership of (app, partition) from now on."""
+        with self._lock:
+            self._owned.setdefault(partition, set()).add(app)
+
+    def disown(self, partition: int, app: str) -> None:
+        """Renew it no more."""
+        with self._lock:
+            self._owned.get(partition, set()).discard(app)
+
+    def serve(self, apps: tuple[str, ...]) -> None:
+        """Tell the membership which apps this worker serves; known from the next pulse on."""
+        self._apps = apps
+        self._wake.set()
+
+    async def _tick(self) -> None:
+        while True:
+            self._ticked_s = self._clock.boot_s()
+            await self._clock.sleep(min(0.5, self._block_limit_s / 4))
+
+    # ---------------------------------------------------------- the thread's side
+
+    def _beat(self) -> None:
+        renewer: Renewer | None = None
+        try:
+            while not self._ending:
+                if self._blocked():
+                    return
+                self._wake.clear()
+                try:
+                    renewer = renewer or self._store.renewer()
+                    wait_s = self.pulse(renewer)
+                except AAAError as error:
+                    log.warning("renewal failed, will try again: %s", error)
+                    wait_s = RETRY_SHARE * self._period_s()
+                except Exception:
+                    log.exception("renewal failed unexpectedly, will try again")
+                    wait_s = RETRY_SHARE * self._period_s()
+                self._wake.wait(wait_s)
+            if renewer is not None:
+                renewer.leave(self.worker)
+        except Exception as error:  # noqa: BLE001 - leaving is a courtesy; the TTL does the rest
+            log.info("could not leave the membership: %s", error)
+        finally:
+            if renewer is not None:
+                renewer.close()
+
+    def _blocked(self) -> bool:
+        lag_s = self._clock.boot_s() - self._ticked_s
+        if lag_s <= self._block_limit_s:
+            return False
+        log.critical("the event loop has been blocked for %.1f s; renewing nothing more", lag_s)
+        if self._on_blocked is not None:
+            self._on_blocked(lag_s)
+        return True
+
+    def pulse(self, renewer: Renewer) -> float:
+        """Renew once; return how many seconds to wait. Raises what the store raises."""
+        pulse = self._make()
+        sent_s = self._clock.boot_s()
+        beat = renewer.pulse(pulse)
+        lost = {(held.run_id, held.request_id, held.attempt) for held in beat.lost_calls}
+        with self._lock:
+            for calls in pulse.calls.values():
+                for held in calls:
+                    lease = self._leases.get((held.run_id, held.request_id))
+                    key = (held.run_id, held.request_id, held.attempt)
+                    if lease is not None and lease.held == held and key not in lost:
+                        lease.renewed(sent_s)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._heard, beat)
+        return max(0.0, self._period_s() - (self._clock.boot_s() - sent_s))
+
+    def _make(self) -> Pulse:
+        with self._lock:
+            calls: dict[int, list[HeldCall]] = {}
+            for lease in self._leases.values():
+                calls.setdefault(lease.partition, []).append(lease.held)
+            return Pulse(
+                worker=self.worker,
+                apps=self._apps,
+                ttl_ms=round(self.ttl_s * 1000),
+                owned={p: tuple(sorted(apps)) for p, apps in self._owned.items() if apps},
+                calls={p: tuple(held) for p, held in calls.items()},
+            )
+
+    def _period_s(self) -> float:
+        with self._lock:
+            return min((each.every_s for each in self._leases.values()), default=self.ttl_s / 3)
+
+    def _heard(self, beat: Beat) -> None:
+        """In the loop: tell the holders, then the engine."""
+        for reason, calls in (("lost", beat.lost_calls), ("cancelled", beat.cancelled)):
+            for held in calls:
+                lease = self._leases.get((held.run_id, held.request_id))
+                if lease is not None and lease.held == held:
+                    lease.tell(reason)
+        self._on_beat(beat)

@@ -1,0 +1,252 @@
+"""The executor: bounded slots in which claimed calls run.
+
+It never runs a call that it has not claimed, nor one attempt twice: what was claimed is started
+once, by (run, request, attempt), however often the store repeats its reply (G2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from aaa import events as ev
+from aaa import ids
+from aaa.algos import RunState
+from aaa.clock import Clock
+from aaa.errors import ModelError
+from aaa.events import Event
+from aaa.lease import Heartbeat, Lease
+from aaa.llm import LLMHandler, Message, ModelRequest, ToolSpec
+from aaa.policy import ToolSettings
+from aaa.runtime.attempt import Attempt, Ended
+from aaa.store import port
+from aaa.store.port import Claimed, HeldCall, ToolTerms
+from aaa.tools import ToolHandler
+
+log = logging.getLogger("aaa.executor")
+
+Progress = Callable[[str, str, str, float | None], None]
+
+
+class Deliver(Protocol):
+    """Takes the outcome of an attempt to the store."""
+
+    async def settle(self, claimed: Claimed, ended: Ended, *, fence: bool) -> None: ...
+
+    async def conversation(self, claimed: Claimed) -> tuple[RunState, str | None]:
+        """The run's state at a model request, and the system prompt."""
+        ...
+
+
+class Executor:
+    """Runs claimed calls in at most ``concurrency`` slots."""
+
+    def __init__(
+        self,
+        *,
+        concurrency: int,
+        heartbeat: Heartbeat,
+        clock: Clock,
+        deliver: Deliver,
+        on_free: Callable[[], None],
+        on_progress: Progress | None = None,
+    ) -> None:
+        self.concurrency = concurrency
+        self.tools: ToolHandler | None = None
+        self.model: LLMHandler | None = None
+        #: Calls that could not be stopped; a worker with one must be replaced (G9).
+        self.unstoppable: list[str] = []
+        self._heartbeat, self._clock, self._deliver = heartbeat, clock, deliver
+        self._on_free, self._on_progress = on_free, on_progress
+        self._running: dict[tuple[str, str, int, str], asyncio.Task[None]] = {}
+        self._leases: dict[tuple[str, str, int, str], Lease] = {}
+        self._reserved = 0
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="aaa-tool")
+
+    # ------------------------------------------------------------------------ slots
+
+    @property
+    def free(self) -> int:
+        """Slots that are neither running nor promised to an offer on its way."""
+        return max(0, self.concurrency - len(self._running) - self._reserved)
+
+    def reserve(self, wanted: int) -> int:
+        """Promise up to ``wanted`` slots to an offer; give them back with :meth:`unreserve`."""
+        got = min(wanted, self.free)
+        self._reserved += got
+        return got
+
+    def unreserve(self, count: int) -> None:
+        """The offer's reply is here; what it claimed has been started."""
+        self._reserved -= count
+        if count and self.free:
+            self._on_free()
+
+    def queues(self) -> dict[str, ToolTerms]:
+        """What this worker offers to run, under the settings now in force."""
+        offered: dict[str, ToolTerms] = {}
+        if self.model is not None:
+            offered[port.LLM_QUEUE + "model"] = ToolTerms(
+                delivery="at_least_once",
+                max_attempts=self.model.max_attempts,
+                lease_ttl_ms=round(self.model.lease_ttl_s * 1000),
+            )
+        if self.tools is not None:
+            for tool in self.tools.registry:
+                offered[port.TOOL_QUEUE + tool.name] = _terms(self.tools.settings_for(tool.name))
+        return offered
+
+    # ---------------------------------------------------------------------- running
+
+    def start(self, claimed: Claimed, *, partition: int, sent_s: float) -> None:
+        """Run what was claimed. The lease is trusted from ``sent_s`` on, and renewed at once."""
+        key = (claimed.run_id, claimed.request.id, claimed.attempt, claimed.job)
+        if key in self._running:
+            return
+        held = HeldCall(
+            claimed.run_id, claimed.request.id, claimed.attempt, claimed.lease_ttl_ms
+        )
+        lease = Lease(partition, held, sent_s=sent_s, every_s=self._every_s(claimed))
+        self._heartbeat.hold(lease)
+        self._leases[key] = lease
+        task = asyncio.create_task(self._run(claimed, lease))
+        self._running[key] = task
+        task.add_done_callback(lambda done: self._done(key, lease, done))
+
+    def stop_run(self, run_id: str) -> None:
+        """Tell the running calls of a run that it is being cancelled."""
+        for key, lease in self._leases.items():
+            if key[0] == run_id:
+                lease.tell("cancelled")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Let running calls finish; at the deadline, end each by its delivery policy."""
+        if self._running:
+            await asyncio.wait(list(self._running.values()), timeout=timeout_s)
+        for lease in list(self._leases.values()):
+            lease.tell("drain")
+        if self._running:
+            grace_s = 1.0 + (self.tools.cancel_grace_s if self.tools else 0.0)
+            await asyncio.wait(list(self._running.values()), timeout=grace_s)
+
+    async def abandon(self) -> None:
+        """End everything now, recording nothing: as if the process had died."""
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _done(
+        self, key: tuple[str, str, int, str], lease: Lease, task: asyncio.Task[None]
+    ) -> None:
+        self._running.pop(key, None)
+        self._leases.pop(key, None)
+        self._heartbeat.release(lease)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("call %s of run %s: %r", key[1], key[0], error)
+        self._on_free()
+
+    async def _run(self, claimed: Claimed, lease: Lease) -> None:
+        if claimed.request.type == ev.LLM_REQUESTED:
+            ended, fence = await self._until_stopped(self._ask_model(claimed), lease), True
+        else:
+            ended, fence = await self._run_tool(claimed, lease)
+        if not ended.stopped:
+            self.unstoppable.append(claimed.request.data["name"])
+        await self._deliver.settle(claimed, ended, fence=fence)
+
+    async def _run_tool(self, claimed: Claimed, lease: Lease) -> tuple[Ended, bool]:
+        name, handler = claimed.request.data["name"], self.tools
+        tool = handler.registry.get(name) if handler is not None else None
+        if handler is None or tool is None:
+            raise LookupError(f"tool {name} was claimed but is not here")
+        settings = handler.settings_for(name)
+        attempt = Attempt(
+            claimed=claimed,
+            tool=tool,
+            settings=settings,
+            lease=lease,
+            clock=self._clock,
+            threads=self._threads,
+            result_limit_bytes=handler.result_limit_bytes,
+            cancel_grace_s=handler.cancel_grace_s,
+            on_progress=self._progress(claimed),
+        )
+        fence = settings.guard.enabled and settings.guard.fence_results
+        if claimed.job == "verify":
+            return await attempt.verify(), fence
+        return await attempt.run(), fence
+
+    async def _until_stopped(self, work: Awaitable[Ended], lease: Lease) -> Ended:
+        """A model's answer, unless the lease goes first: then another worker asks again."""
+        task = asyncio.ensure_future(work)
+        either: set[asyncio.Future[Any]] = {task, lease.stop}
+        try:
+            while not task.done():
+                wait_s = max(0.0, lease.trust_until_s - self._clock.boot_s())
+                await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                lapsed = self._clock.boot_s() >= lease.trust_until_s
+                if not task.done() and (lease.stop.done() or lapsed):
+                    return Ended(None)
+            return task.result()
+        finally:
+            task.cancel()
+
+    async def _ask_model(self, claimed: Claimed) -> Ended:
+        if self.model is None:
+            raise LookupError("a model request was claimed but there is no model here")
+        request = claimed.request
+        state, system = await self._deliver.conversation(claimed)
+        messages = tuple(state.messages[: state.asked_through])
+        if system is not None:
+            messages = (Message("system", system), *messages)
+        specs = self.tools.registry.specs() if self.tools is not None else []
+        asked = ModelRequest(messages, tuple(ToolSpec.from_json(spec) for spec in specs))
+        id_ = ids.result_id(request.id)
+        turn = {"call_id": request.data["call_id"], "turn": request.data["turn"]}
+        try:
+            reply = await self.model.ask(asked, sleep=self._clock.sleep)
+            completed = request.named(id_, ev.LLM_COMPLETED, {**turn, "message": reply.to_json()})
+            return Ended(completed)
+        except ModelError as error:
+            kind, message = type(error).__name__, str(error)
+        except Exception as error:  # noqa: BLE001 - a client's own error is the model's failure
+            kind, message = "ModelError", f"{type(error).__name__}: {error}"
+        return Ended(_model_failed(request, id_, turn, kind, message))
+
+    def _every_s(self, claimed: Claimed) -> float:
+        ttl_s = claimed.lease_ttl_ms / 1000
+        if self.tools is None or claimed.request.type == ev.LLM_REQUESTED:
+            return ttl_s / 3
+        guard = self.tools.settings_for(claimed.request.data["name"]).guard
+        return min(guard.renew_every_s, ttl_s / 2)
+
+    def _progress(self, claimed: Claimed) -> Callable[[str, float | None], None] | None:
+        watch = self._on_progress
+        if watch is None:
+            return None
+        call_id = claimed.request.data["call_id"]
+        return lambda message, share: watch(claimed.run_id, call_id, message, share)
+
+
+def _terms(settings: ToolSettings) -> ToolTerms:
+    guard = settings.guard
+    return ToolTerms(
+        delivery=guard.delivery.value,
+        max_attempts=guard.max_attempts,
+        lease_ttl_ms=round(guard.lease_ttl_s * 1000),
+        policy=settings.hash,
+        guarded=guard.enabled,
+        needs_approval=settings.requires_approval,
+    )
+
+
+def _model_failed(
+    request: Event, id_: str, turn: dict[str, Any], kind: str, message: str
+) -> Event:
+    text = message[:4_000].encode("utf-8", "replace").decode()
+    return request.named(id_, ev.LLM_FAILED, {**turn, "error": kind, "message": text})

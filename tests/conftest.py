@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from typing import LiteralString, cast
 from urllib.parse import urlsplit
 
 import psycopg
@@ -105,6 +104,6 @@ def _emptied(url: str, *, worker: int) -> str:
 def _database_at(url: str) -> Iterator[str]:
     name = f"aaa_test_{uuid.uuid4().hex}"
     with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
-        connection.execute(cast("LiteralString", f"CREATE DATABASE {name}"))
+        connection.execute(f"CREATE DATABASE {name}".encode())
         yield urlsplit(url)._replace(path=f"/{name}").geturl()
-        connection.execute(cast("LiteralString", f"DROP DATABASE {name} WITH (FORCE)"))
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

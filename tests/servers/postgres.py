@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 
@@ -61,7 +61,7 @@ class PostgresServer(Server):
 
     def execute(self, statement: str) -> None:
         with self.connect() as connection:
-            connection.execute(cast("LiteralString", statement))
+            connection.execute(statement.encode())
 
     def user(self) -> str | None:
         return UNPRIVILEGED if os.geteuid() == 0 else None

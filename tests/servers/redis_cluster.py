@@ -132,10 +132,12 @@ class ReplicaPair:
 
     def _linked(self) -> bool:
         with self.replica.client() as client:
-            return client.info("replication").get("master_link_status") == "up"
+            return bool(client.info("replication").get("master_link_status") == "up")
 
 
 def _is_whole(node: RedisServer) -> bool:
     with node.client(decode_responses=True) as client:
         answer = client.execute_command("CLUSTER INFO")
-    return answer["cluster_state"] == "ok" and answer["cluster_known_nodes"] == str(MASTERS)
+    known: str = answer["cluster_known_nodes"]
+    state: str = answer["cluster_state"]
+    return (state, known) == ("ok", str(MASTERS))

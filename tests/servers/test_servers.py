@@ -88,7 +88,7 @@ def test_a_cluster_spreads_keys_over_three_masters_and_comes_back_after_a_kill(
     redis_cluster.nodes[1].kill()
     redis_cluster.start()
     client = redis_cluster.client()
-    assert [int(client.get(f"{{p{n}}}:run")) for n in range(64)] == list(range(64))
+    assert [client.get(f"{{p{n}}}:run") for n in range(64)] == [b"%d" % n for n in range(64)]
     assert redis_cluster.url == redis_cluster_url
 
 

@@ -228,7 +228,7 @@ async def _hang(request: Request, for_s: float) -> None:
     """Delay the answer, for as long as somebody waits for it."""
     ends_at = asyncio.get_running_loop().time() + for_s
     # A connection can only be asked whether it has ended; it sets no event.
-    while asyncio.get_running_loop().time() < ends_at:  # noqa: ASYNC110
+    while asyncio.get_running_loop().time() < ends_at:
         if await request.is_disconnected():
             return
         await asyncio.sleep(0.05)

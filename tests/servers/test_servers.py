@@ -167,6 +167,8 @@ def test_servers_end_with_a_killed_test_process() -> None:
     child.send_signal(signal.SIGKILL)
     child.wait(10)
     _, alive = psutil.wait_procs(servers, timeout=10)
+    for process in alive:
+        process.kill()
     assert alive == []
     for home in words[1::2]:  # a killed process cannot clean up
         shutil.rmtree(home)

@@ -36,13 +36,13 @@ async def look_up_order(order_id: str) -> dict[str, Any]:
     return {"order_id": order_id, **ORDERS[order_id]}
 
 
-async def refund_was_made(order_id: str) -> Verdict:
-    """Ask the provider, not our memory: asked when an attempt was lost."""
+async def refund_was_made(order_id: str, ctx: ToolContext) -> Verdict:
+    """Look the refund up at the provider: asked when an attempt was lost, before anybody is told."""
     async with _payments() as payments:
         answer = await payments.get("/refunds", params={"order_id": order_id})
         answer.raise_for_status()
-    refunds = answer.json()["refunds"]
-    return Done(refunds[0]) if refunds else NotDone()
+    ours = [made for made in answer.json()["refunds"] if made["key"] == ctx.idempotency_key]
+    return Done(ours[0]) if ours else NotDone()
 
 
 @tool(

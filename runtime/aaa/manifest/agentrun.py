@@ -17,6 +17,7 @@ from aaa.manifest.base import (
     StatusModel,
     Timestamp,
     form,
+    list_map,
     refuse_repeated,
 )
 from aaa.manifest.metadata import LabelKey, LabelValue, Metadata
@@ -87,7 +88,7 @@ class Agent(Model):
         default_factory=list,
         max_length=128,
         description="Environment variables of the worker.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        json_schema_extra=list_map("name"),
     )
     resources: Resources | None = Field(default=None, description="CPU and memory of a worker.")
     service_account_name: ObjectName | None = Field(
@@ -101,7 +102,7 @@ class Agent(Model):
         default_factory=list,
         max_length=16,
         description="Secrets for the image's registry.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        json_schema_extra=list_map("name"),
     )
     node_selector: dict[LabelKey, LabelValue] = Field(
         default_factory=dict, max_length=32, description="Labels that a node must have."
@@ -197,7 +198,7 @@ class AgentRunSpec(Model):
         default_factory=list,
         max_length=32,
         description="Policies that must be bound before the run starts.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        json_schema_extra=list_map("name"),
     )
     isolation: Literal["Shared", "Dedicated"] = Field(
         default="Shared",
@@ -317,7 +318,7 @@ class AgentRunStatus(StatusModel):
         default_factory=list,
         max_length=16,
         description="What holds.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        json_schema_extra=list_map("type"),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
 
 from aaa.errors import ManifestError
 
@@ -29,6 +30,11 @@ def form(pattern: str, words: str) -> str:
     """``pattern``, remembered with the words that an error about it uses ("must be …")."""
     FORMS[pattern] = words
     return pattern
+
+
+def list_map(key: str) -> JsonDict:
+    """Schema extras of a list of objects that are told apart by ``key``."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
 _DNS = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"

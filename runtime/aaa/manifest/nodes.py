@@ -16,7 +16,7 @@ import yaml
 
 from aaa.errors import ManifestError
 from aaa.manifest.base import Path, Source, dotted
-from aaa.manifest.scalars import DisputedScalar, read_plain
+from aaa.manifest.scalars import DisputedScalar, Scalar, read_plain
 
 MAX_BYTES = 1_048_576
 MAX_DOCUMENTS = 100
@@ -46,9 +46,9 @@ def read_documents(text: str, *, file: str | None) -> Iterator[Document]:
     try:
         loader = _Loader(text)
         for index in range(MAX_DOCUMENTS + 1):
-            if not loader.check_node():
+            node = loader.get_node() if loader.check_node() else None
+            if node is None:
                 return
-            node = loader.get_node()
             if index == MAX_DOCUMENTS:
                 raise _Refused(f"has more than {MAX_DOCUMENTS} documents", _line(node))
             document = _Converter(file, loader.tagged).document(node)
@@ -79,7 +79,7 @@ class _Loader(yaml.SafeLoader):
         self.tagged: list[tuple[str, int]] = []
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             self.aliases += 1
@@ -154,36 +154,39 @@ class _Converter:
         return found
 
     def key(self, node: yaml.Node, path: Path) -> str | None:
+        """The key, or ``None`` when it was refused."""
+        problem = f"has the key {node.value!r}, which is not text; quote it"
         if not isinstance(node, yaml.ScalarNode):
-            return self.refuse(
-                "has a key that is a list or an object; keys are text", path, _line(node)
-            )
-        if node.style is None and node.value == "<<":
-            return self.refuse("has a merge key (<<); write the fields out", path, _line(node))
-        try:
-            key = read_plain(node.value) if node.style is None else node.value
-        except DisputedScalar as disputed:
-            return self.refuse(f"has the key {disputed}", path, _line(node))
-        if isinstance(key, str):
-            return key
-        return self.refuse(
-            f"has the key {node.value!r}, which is not text; quote it", path, _line(node)
-        )
+            problem = "has a key that is a list or an object; keys are text"
+        elif node.style is None and node.value == "<<":
+            problem = "has a merge key (<<); write the fields out"
+        else:
+            try:
+                key = _read(node)
+                if isinstance(key, str):
+                    return key
+            except DisputedScalar as disputed:
+                problem = f"has the key {disputed}"
+        self.refuse(problem, path, _line(node))
+        return None
 
     def scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
         try:
-            value = read_plain(node.value) if node.style is None else node.value
+            return _read(node)
         except DisputedScalar as disputed:
-            return self.refuse(str(disputed), path, _line(node))
-        if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
-            return self.refuse(
-                "has half of a surrogate pair, which is no character", path, _line(node)
-            )
-        return value
+            self.refuse(str(disputed), path, _line(node))
+            return None
 
     def refuse(self, message: str, path: Path, line: int) -> None:
         place = dotted(path) or None
         self.problems.append(ManifestError(message, file=self.file, line=line, field=place))
+
+
+def _read(node: yaml.ScalarNode) -> Scalar:
+    value = read_plain(node.value) if node.style is None else str(node.value)
+    if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+        raise DisputedScalar("half of a surrogate pair, which is no character")
+    return value
 
 
 def _line(node: yaml.Node) -> int:
@@ -198,7 +201,7 @@ def _syntax(error: yaml.YAMLError) -> str:
             problem = "a value that begins with * or & must be quoted"
         return f"is not valid YAML: {problem}"
     if isinstance(error, yaml.reader.ReaderError):
-        return f"is not valid YAML: the character U+{ord(error.character):04X} is not allowed"
+        return f"is not valid YAML: the character U+{error.character:04X} is not allowed"
     return "is not valid YAML"
 
 

@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?")
 _OCTAL = re.compile(r"[-+]?0(o[0-7_]+|[0-9_]+)")
-_HEX_OR_BINARY = re.compile(r"[-+]?0[xXbB][0-9a-fA-F_]+")
+_HEX_OR_BINARY = re.compile(r"[-+]?0([xX][0-9a-fA-F_]+|[bB][01_]+)")
 _INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _LOOSE_NUMBER = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?")
 

@@ -17,12 +17,12 @@ from aaa.manifest.base import (
     StatusModel,
     Timestamp,
     form,
+    list_map,
 )
 from aaa.manifest.metadata import Metadata
 
 #: Most bytes of a result that a person hands in, as JSON.
 MAX_DECISION_RESULT_BYTES = 8_192
-_LIST_MAP = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
 
 
 class RunRef(Model):
@@ -103,7 +103,10 @@ class ToolDecisionStatus(StatusModel):
         default=None, ge=0, description="The generation that was judged."
     )
     conditions: list[Condition] = Field(
-        default_factory=list, max_length=16, description="What holds.", json_schema_extra=_LIST_MAP
+        default_factory=list,
+        max_length=16,
+        description="What holds.",
+        json_schema_extra=list_map("type"),
     )
 
 

@@ -12,7 +12,15 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from aaa.errors import ConfigError
-from aaa.manifest.base import Condition, Model, Resource, StatusModel, form, refuse_repeated
+from aaa.manifest.base import (
+    Condition,
+    Model,
+    Resource,
+    StatusModel,
+    form,
+    list_map,
+    refuse_repeated,
+)
 from aaa.manifest.metadata import LabelSelector, Metadata
 from aaa.policy import ToolEntry, ToolPolicyRules, check_overrides, check_template
 
@@ -147,7 +155,7 @@ class ToolPolicySpec(Model):
         default_factory=list,
         max_length=256,
         description="For single tools; an exact name overrides a tool's own declaration.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        json_schema_extra=list_map("name"),
     )
     unlisted_tools: Literal["Allow", "Deny"] | None = Field(
         default=None, description="Whether tools that the policy does not list may be called."
@@ -178,7 +186,7 @@ class ToolPolicyStatus(StatusModel):
         default_factory=list,
         max_length=16,
         description="What holds.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        json_schema_extra=list_map("type"),
     )
 
 

@@ -189,11 +189,11 @@ REFUSED: dict[str, tuple[str, list[tuple[int | None, str | None, str]]]] = {
     # Rules across fields
     "workers of a shared pool": (
         under(RUN, "workers: {maxReplicas: 3}"),
-        [(5, "spec", "isolation: Dedicated")],
+        [(8, "spec.workers", "isolation: Dedicated")],
     ),
     "replicas out of order": (
         under(RUN, "isolation: Dedicated\nworkers: {minReplicas: 3, maxReplicas: 2}"),
-        [(9, "spec.workers", "minReplicas 3 above maxReplicas 2")],
+        [(9, "spec.workers.minReplicas", "is 3, above maxReplicas 2")],
     ),
     "input twice": (
         under(RUN, "input: {configMapRef: {name: a}, task: b}"),
@@ -205,11 +205,11 @@ REFUSED: dict[str, tuple[str, list[tuple[int | None, str | None, str]]]] = {
     ),
     "reserved variable": (
         under(RUN, "  env:\n  - {name: AAA_STORE, value: x}"),
-        [(9, "spec.agent.env[0]", "reserved")],
+        [(9, "spec.agent.env[0].name", "reserved")],
     ),
     "variable twice": (
         under(RUN, "  env: [{name: A, value: x}, {name: A, value: z}]"),
-        [(8, "spec.agent.env", "names 'A' twice")],
+        [(8, "spec.agent.env[1].name", "'A' stands twice")],
     ),
     "heartbeat above ttl": (
         under(POLICY, "defaults: {leaseTtlSeconds: 5, heartbeatSeconds: 5}"),
@@ -225,7 +225,7 @@ REFUSED: dict[str, tuple[str, list[tuple[int | None, str | None, str]]]] = {
     ),
     "tool twice": (
         under(POLICY, "tools: [{name: a}, {name: a}]"),
-        [(7, "spec.tools", "names 'a' twice")],
+        [(7, "spec.tools[1].name", "'a' stands twice")],
     ),
     "tool name": (
         under(POLICY, "tools: [{name: 'a*b'}]"),
@@ -237,19 +237,19 @@ REFUSED: dict[str, tuple[str, list[tuple[int | None, str | None, str]]]] = {
     ),
     "selector values": (
         POLICY.replace("{}", "{matchExpressions: [{key: a, operator: Exists, values: [b]}]}"),
-        [(6, "spec.selector.matchExpressions[0]", "takes no values")],
+        [(6, "spec.selector.matchExpressions[0].operator", "takes no values")],
     ),
     "approval without end": (
         DECISION + "  decision: Approve\n",
-        [(5, "spec", "without expiresAt")],
+        [(5, "spec.expiresAt", "is missing; an approval has an end")],
     ),
     "rejection without reason": (
         DECISION + "  decision: Reject\n",
-        [(5, "spec", "without a reason")],
+        [(5, "spec.reason", "is missing; say why")],
     ),
     "result of a retry": (
         DECISION + "  decision: Retry\n  result: 1\n",
-        [(5, "spec", "only MarkDone")],
+        [(11, "spec.result", "only for MarkDone")],
     ),
     "no such day": (
         DECISION + "  decision: Approve\n  expiresAt: '2026-02-30T10:00:00Z'\n",

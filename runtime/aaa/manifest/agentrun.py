@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from aaa.manifest.base import (
     Condition,
     DataKey,
+    FieldProblem,
     Model,
     ObjectName,
     Resource,
@@ -169,7 +170,7 @@ class Workers(Model):
         """MinReplicas is at most maxReplicas."""
         low, high = self.min_replicas, self.max_replicas
         if low is not None and high is not None and low > high:
-            raise ValueError(f"has minReplicas {low} above maxReplicas {high}")
+            raise FieldProblem(f"is {low}, above maxReplicas {high}", "minReplicas")
         return self
 
 
@@ -240,7 +241,7 @@ class AgentRunSpec(Model):
     def _workers_only_dedicated(self) -> Self:
         """A shared pool is sized by the installation, not by one of its runs."""
         if self.workers is not None and self.isolation != "Dedicated":
-            raise ValueError("has workers, which need isolation: Dedicated")
+            raise FieldProblem("may only be given with isolation: Dedicated", "workers")
         return self
 
 

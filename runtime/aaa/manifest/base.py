@@ -95,6 +95,14 @@ class Model(BaseModel):
         return value
 
 
+class FieldProblem(ValueError):
+    """A validator's objection to one field below the model that it judges."""
+
+    def __init__(self, message: str, *at: str | int) -> None:
+        super().__init__(message)
+        self.at: Path = at
+
+
 class StatusModel(Model):
     """A part of a status: written by the operator; fields of a newer one are passed over."""
 
@@ -166,8 +174,8 @@ def dotted(path: Path) -> str:
 def refuse_repeated(values: Sequence[Any], *, key: str = "name") -> None:
     """A list of named objects holds each name once."""
     seen: set[object] = set()
-    for value in values:
+    for index, value in enumerate(values):
         name = getattr(value, key)
         if name in seen:
-            raise ValueError(f"names {name!r} twice; each {key} may stand once")
+            raise FieldProblem(f"{name!r} stands twice; each {key} may stand once", index, key)
         seen.add(name)

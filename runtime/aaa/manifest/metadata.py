@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from aaa.manifest.base import Model, ObjectName, form
+from aaa.manifest.base import FieldProblem, Model, ObjectName, form
 
 _LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 LabelKey = Annotated[
@@ -90,7 +90,9 @@ class LabelRequirement(Model):
         """In and NotIn need values; Exists and DoesNotExist take none."""
         wants = self.operator in ("In", "NotIn")
         if wants != bool(self.values):
-            raise ValueError(f"operator {self.operator} {'needs' if wants else 'takes no'} values")
+            raise FieldProblem(
+                f"{self.operator} {'needs' if wants else 'takes no'} values", "operator"
+            )
         return self
 
     def matches(self, labels: Mapping[str, str]) -> bool:

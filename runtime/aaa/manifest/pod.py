@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from aaa.manifest.base import DataKey, Model, ObjectName, form
+from aaa.manifest.base import DataKey, FieldProblem, Model, ObjectName, form
 from aaa.manifest.metadata import LabelKey, LabelValue
 
 #: Variables that belong to the runtime, the interpreter and the loader.
@@ -80,9 +80,9 @@ class EnvVar(Model):
     def _allowed(self) -> Self:
         """A reserved name is refused; value and valueFrom exclude each other."""
         if self.name.startswith(RESERVED_ENV):
-            raise ValueError(f"may not set {self.name}: AAA_*, PYTHON* and LD_* are reserved")
+            raise FieldProblem(f"{self.name!r} is reserved, as are AAA_*, PYTHON* and LD_*", "name")
         if self.value is not None and self.value_from is not None:
-            raise ValueError(f"gives {self.name} both a value and a valueFrom; keep one")
+            raise FieldProblem("cannot stand beside value; keep one", "valueFrom")
         return self
 
 

@@ -53,6 +53,7 @@ def from_validation(
     found = []
     for item in error.errors(include_url=False):
         path: Path = tuple(part for part in item["loc"] if part != "[key]")
+        path += getattr(item.get("ctx", {}).get("error"), "at", ())
         found.append(
             ManifestError(
                 _sentence(dict(item), model=model, path=path),

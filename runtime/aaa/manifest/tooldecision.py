@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from aaa.manifest.base import (
     Condition,
+    FieldProblem,
     Model,
     ObjectName,
     Resource,
@@ -82,16 +83,17 @@ class ToolDecisionSpec(Model):
     def _parts_fit_decision(self) -> Self:
         """Approve needs expiresAt, Reject needs a reason, only MarkDone carries a result."""
         if self.decision == "Approve" and self.expires_at is None:
-            raise ValueError("approves without expiresAt; an approval has an end")
+            raise FieldProblem("is missing; an approval has an end", "expiresAt")
         if self.decision == "Reject" and self.reason is None:
-            raise ValueError("rejects without a reason")
+            raise FieldProblem("is missing; say why the call is rejected", "reason")
         if self.result is not None:
             if self.decision != "MarkDone":
-                raise ValueError(f"has a result, which only MarkDone carries, not {self.decision}")
+                raise FieldProblem(f"is only for MarkDone, not for {self.decision}", "result")
             size = len(json.dumps(self.result, ensure_ascii=False, allow_nan=False).encode())
             if size > MAX_DECISION_RESULT_BYTES:
-                raise ValueError(
-                    f"has a result of {size} bytes; at most {MAX_DECISION_RESULT_BYTES}"
+                raise FieldProblem(
+                    f"has {size} bytes as JSON; at most {MAX_DECISION_RESULT_BYTES} may stand here",
+                    "result",
                 )
         return self
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aaa.errors import ManifestError
 from aaa.manifest import AgentRun, ManifestErrors, ToolDecision, ToolPolicy, load_manifests
@@ -319,6 +321,17 @@ REFUSED: dict[str, tuple[str, list[tuple[int | None, str | None, str]]]] = {
         under(RUN, f"input: {{a: {'[' * (MAX_DEPTH + 1)}"),
         [(8, None, "nested more than 64")],
     ),
+    "deep nesting by aliases": (
+        under(
+            RUN,
+            f"input:\n  a: &a {'[' * 40}1{']' * 40}\n  b: {'[' * 40}*a{']' * 40}",
+        ),
+        [(9, None, "nested more than 64")],
+    ),
+    "an escape beyond Unicode": (
+        under(RUN, 'input: {a: "\\U00110000"}'),
+        [(8, None, "out of range")],
+    ),
     "unknown alias": (under(RUN, "input: {a: *b}"), [(8, None, "undefined alias")]),
     "half a character": (under(RUN, 'input: {a: "\\ud800"}'), [(8, "spec.input.a", "surrogate")]),
 }
@@ -408,6 +421,37 @@ def test_all_problems_of_a_file_are_reported_together_in_the_order_of_lines() ->
         load_manifests(text, file="f.yaml")
     assert str(caught.value).splitlines() == [str(error) for error in found]
     assert (caught.value.line, caught.value.field) == (8, "spec.runKey")
+
+
+PIECES = st.sampled_from(
+    [
+        *"[]{}:-?|>'\"#&*!%@`,=~ \n",
+        "*a",
+        "&a ",
+        "<<: ",
+        "---\n",
+        "on",
+        "1:30",
+        "null",
+        "\ufeff",
+        "\x00",
+        "  spec:\n",
+        *RUN.splitlines(keepends=True),
+        *DECISION.splitlines(keepends=True),
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PIECES | st.text(max_size=3), max_size=25).map("".join))
+def test_whatever_a_file_holds_it_loads_or_is_refused_in_sentences(text: str) -> None:
+    problems: tuple[ManifestError, ...] = ()
+    try:
+        found = load_manifests(text, file="f.yaml")
+    except ManifestErrors as errors:
+        found, problems = [], errors.errors
+    assert bool(found) != bool(problems)
+    assert all(error.file == "f.yaml" and error.reason for error in problems)
 
 
 def test_text_that_is_not_utf8_is_refused_with_its_line() -> None:

@@ -59,6 +59,10 @@ def read_documents(text: str, *, file: str | None) -> Iterator[Document]:
         raise ManifestError(refused.message, file=file, line=refused.line) from None
     except yaml.YAMLError as error:
         raise ManifestError(_syntax(error), file=file, line=_error_line(error, text)) from None
+    except ValueError:  # an escape beyond Unicode, a version of thousands of digits
+        line = None if loader is None else loader.line + 1
+        message = "is not valid YAML: it has a character or number out of range"
+        raise ManifestError(message, file=file, line=line) from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -119,6 +123,8 @@ class _Converter:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise _Refused(f"expands to more than {MAX_NODES} values", self.lines[()])
+        if len(path) >= MAX_DEPTH:  # aliases can nest what was written flat
+            raise _Refused(f"is nested more than {MAX_DEPTH} levels deep", _line(node))
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, path)
         if id(node) in self.open:

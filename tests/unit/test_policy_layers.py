@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -168,3 +170,16 @@ def test_a_policy_tightens_only_if_no_field_gets_looser() -> None:
     assert not tightens(base, GuardConfig(delivery=Delivery.AT_MOST_ONCE, fence_results=False))
     assert not tightens(base, GuardConfig(lease_ttl_s=30)), "renewed every 10 s instead of every 5"
     assert tightens(base, GuardConfig(lease_ttl_s=30, heartbeat_s=5))
+
+
+def test_the_policy_needs_nothing_but_the_standard_library() -> None:
+    program = "import sys, aaa.policy; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert set(done.stdout.split()).isdisjoint({"pydantic", "yaml", "orjson", "apsw", "typer"})

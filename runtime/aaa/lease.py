@@ -36,9 +36,7 @@ class Lease:
 
     __slots__ = ("_loop", "every_s", "held", "partition", "stop", "trust_until_s", "ttl_s")
 
-    def __init__(
-        self, partition: int, held: HeldCall, *, sent_s: float, every_s: float
-    ) -> None:
+    def __init__(self, partition: int, held: HeldCall, *, sent_s: float, every_s: float) -> None:
         self.partition, self.held, self.every_s = partition, held, every_s
         self.ttl_s = held.lease_ttl_ms / 1000
         self._loop = asyncio.get_running_loop()

@@ -50,9 +50,7 @@ def decide(state: RunState, algorithm: Algorithm, tools: ToolHandler | None) -> 
     return entries
 
 
-def _step(
-    state: RunState, algorithm: Algorithm, tools: ToolHandler | None
-) -> Iterator[Entry]:
+def _step(state: RunState, algorithm: Algorithm, tools: ToolHandler | None) -> Iterator[Entry]:
     if state.cancelling is not None:
         yield from _cancel(state)
     elif state.suspended or state.parked is not None or state.last is None:
@@ -121,7 +119,9 @@ def _admit_tool(state: RunState, draft: Event, tools: ToolHandler | None) -> Ite
             raise InvalidArguments(data["arguments_error"])
         arguments = tool.validate(data["arguments"])
         if not settings.allowed:
-            raise NotExecuted(f"a policy does not allow {tool.name} ({settings.origins['allowed']})")
+            raise NotExecuted(
+                f"a policy does not allow {tool.name} ({settings.origins['allowed']})"
+            )
         default = f"{state.run_id}/{data['call_id']}"
         data["idempotency_key"] = tools.key_for(tool, arguments, default=default)
     except InvalidArguments as error:
@@ -269,7 +269,9 @@ def _retry(state: RunState, resolution: Event, tools: ToolHandler | None) -> Ite
     draft = resolution.caused(ev.TOOL_REQUESTED, data)
     tool = tools.registry.get(data["name"]) if tools is not None else None
     if tool is None:
-        yield from _refuse(draft, data, "UnknownTool", f"There is no tool {data['name']!r} any more.")
+        yield from _refuse(
+            draft, data, "UnknownTool", f"There is no tool {data['name']!r} any more."
+        )
         return
     yield Entry(
         draft,

@@ -184,9 +184,7 @@ class Engine:
         gone = []
         for app, partition in self._cluster.owned():
             self._heartbeat.disown(partition, app)
-            gone.append(
-                self._bus.send(partition, [port.Disown(app=app, worker=self.worker)])
-            )
+            gone.append(self._bus.send(partition, [port.Disown(app=app, worker=self.worker)]))
         await asyncio.gather(*gone)
 
     @property
@@ -222,7 +220,10 @@ class Engine:
     # ------------------------------------------------------------------------------- runs
 
     async def run(
-        self, algorithm: Algorithm, input: Any, run_id: str | None = None  # noqa: A002
+        self,
+        algorithm: Algorithm,
+        input: Any,
+        run_id: str | None = None,  # noqa: A002
     ) -> Outcome:
         """Submit, and wait until the run has ended."""
         run = await self.submit(algorithm, input, run_id)
@@ -384,9 +385,7 @@ class Engine:
         finally:
             self._executor.unreserve(slots)
 
-    def _visited(
-        self, partition: int, app: str, verdict: port.Verdict, receipt: Receipt
-    ) -> None:
+    def _visited(self, partition: int, app: str, verdict: port.Verdict, receipt: Receipt) -> None:
         match verdict:
             case port.Owned(term):
                 self._won(app, partition, term)
@@ -406,9 +405,7 @@ class Engine:
             case port.Refused(why=Why.BEHIND):
                 log.critical("%s", StoreWentBack(_went_back(partition)))
 
-    def _claimed(
-        self, partition: int, app: str, claims: port.Claims, receipt: Receipt
-    ) -> None:
+    def _claimed(self, partition: int, app: str, claims: port.Claims, receipt: Receipt) -> None:
         for claimed in claims.claimed:
             self._executor.start(claimed, partition=partition, sent_s=receipt.sent_s)
         for held in claims.held:

@@ -106,9 +106,7 @@ class Executor:
         key = (claimed.run_id, claimed.request.id, claimed.attempt, claimed.job)
         if key in self._running:
             return
-        held = HeldCall(
-            claimed.run_id, claimed.request.id, claimed.attempt, claimed.lease_ttl_ms
-        )
+        held = HeldCall(claimed.run_id, claimed.request.id, claimed.attempt, claimed.lease_ttl_ms)
         lease = Lease(partition, held, sent_s=sent_s, every_s=self._every_s(claimed))
         self._heartbeat.hold(lease)
         self._leases[key] = lease
@@ -140,9 +138,7 @@ class Executor:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _done(
-        self, key: tuple[str, str, int, str], lease: Lease, task: asyncio.Task[None]
-    ) -> None:
+    def _done(self, key: tuple[str, str, int, str], lease: Lease, task: asyncio.Task[None]) -> None:
         self._running.pop(key, None)
         self._leases.pop(key, None)
         self._heartbeat.release(lease)
@@ -245,8 +241,6 @@ def _terms(settings: ToolSettings) -> ToolTerms:
     )
 
 
-def _model_failed(
-    request: Event, id_: str, turn: dict[str, Any], kind: str, message: str
-) -> Event:
+def _model_failed(request: Event, id_: str, turn: dict[str, Any], kind: str, message: str) -> Event:
     text = message[:4_000].encode("utf-8", "replace").decode()
     return request.named(id_, ev.LLM_FAILED, {**turn, "error": kind, "message": text})

@@ -116,5 +116,3 @@ class ToolHandler:
             policies=self.policies,
             has_verify=tool.verify is not None,
         )
-
-

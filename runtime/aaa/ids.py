@@ -1,4 +1,4 @@
-"""Canonical encoding and deterministic ids (L4), and the partition of a run.
+r"""Canonical encoding and deterministic ids (L4), and the partition of a run.
 
 Canonical JSON, version 1, written down in docs/encoding.md:
 

@@ -163,8 +163,8 @@ class Engine:
     async def kill(self) -> None:
         """End without a word to the store, as a crash would. For tests."""
         self._running = False
-        self._heartbeat._ending = True  # noqa: SLF001 - its own engine
-        self._heartbeat._wake.set()  # noqa: SLF001
+        self._heartbeat._ending = True
+        self._heartbeat._wake.set()
         await self._end()
 
     async def _end(self) -> None:
@@ -222,8 +222,8 @@ class Engine:
     async def run(
         self,
         algorithm: Algorithm,
-        input: Any,
-        run_id: str | None = None,  # noqa: A002
+        input: Any,  # noqa: A002 - the public name
+        run_id: str | None = None,
     ) -> Outcome:
         """Submit, and wait until the run has ended."""
         run = await self.submit(algorithm, input, run_id)

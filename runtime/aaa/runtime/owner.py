@@ -155,7 +155,7 @@ class Owner:
                 except CorruptHistory as error:
                     await self._set_aside(owned, error)
         except AAAError as error:
-            log.error("run %s: %s", owned.run_id, error)
+            log.error("run %s: %s", owned.run_id, error)  # noqa: TRY400 - a sentence, no trace
             self._runs.pop(owned.run_id, None)
             _fail(owned, error)
         finally:
@@ -169,7 +169,9 @@ class Owner:
             if owned.state is None and creates:
                 owned.state = _begin(creates[0][0])
             state = owned.state = await self._load(owned)
-            foreseen = all([_fold_settle(state, settle) for settle, _ in settles])
+            foreseen = True
+            for settle, _ in settles:
+                foreseen = _fold_settle(state, settle) and foreseen
             operations += [settle for settle, _ in settles]
             append = self._decision(owned, state) if foreseen else None
             if append is not None:
@@ -236,23 +238,15 @@ class Owner:
         try:
             receipt = await self._bus.send(owned.partition, operations)
             if append is not None:
-                self._appended(owned, append, receipt)
+                self._appended(owned, receipt)
             return receipt
         finally:
             self._executor.unreserve(reserved)
 
-    def _appended(self, owned: OwnedRun, append: Append, receipt: Receipt) -> None:
+    def _appended(self, owned: OwnedRun, receipt: Receipt) -> None:
         verdict, state = receipt.verdicts[-1], owned.state
         if isinstance(verdict, port.Refused):
-            owned.state = None
-            match verdict.why:
-                case Why.TERM:
-                    self._cluster.lost(owned.app, owned.partition)
-                    self._on_term_lost(owned.app, owned.partition)
-                case Why.MOVED | Why.STARTED | Why.SETTLED:
-                    owned.poked = True
-                case _:
-                    log.info("run %s: decision refused (%s)", owned.run_id, verdict.why)
+            self._refused(owned, verdict.why)
             return
         if not isinstance(verdict, Appended) or state is None:
             raise AssertionError(f"unexpected verdict {verdict!r}")
@@ -275,6 +269,17 @@ class Owner:
         if state.ending is not None and owned.state is not None:
             self._runs.pop(owned.run_id, None)
             self._on_closed(owned.run_id, state.ending)
+
+    def _refused(self, owned: OwnedRun, why: Why) -> None:
+        """The decision did not happen: what was folded ahead is not so."""
+        owned.state = None
+        if why is Why.TERM:
+            self._cluster.lost(owned.app, owned.partition)
+            self._on_term_lost(owned.app, owned.partition)
+        elif why in (Why.MOVED, Why.STARTED, Why.SETTLED):
+            owned.poked = True
+        else:
+            log.info("run %s: decision refused (%s)", owned.run_id, why)
 
     def _heard(
         self,

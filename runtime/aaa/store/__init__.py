@@ -38,7 +38,14 @@ _SCHEMES = {
     "rediss+sentinel": "RedisEventStore",
 }
 
-__all__ = [*_BACKENDS, "open_store"]
+__all__ = [
+    "EventStore",
+    "MemoryEventStore",
+    "PostgresEventStore",
+    "RedisEventStore",
+    "SQLiteEventStore",
+    "open_store",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,295 @@
+"""Client: what a person does to runs from outside: look, approve, reject, resolve, cancel.
+
+It works on any store, whether or not a worker is running: what it writes are events, and whoever
+owns the run's partition goes on from there. Every word of a person is recorded with who said it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from aaa import events as ev
+from aaa import ids
+from aaa.algos import CallState, RunState
+from aaa.clock import SYSTEM_CLOCK, Clock
+from aaa.errors import CallNotFound, DecisionRefused, RunDeleted, RunNotFound, StoreUnavailable
+from aaa.events import Event
+from aaa.store import port
+from aaa.store.port import Append, Entry, EventStore, Flag, Refused, RunInfo, Why
+
+#: How long an approval holds until the call is claimed, unless said otherwise.
+APPROVAL_FOR_S: Final = 86_400.0
+#: Tries of one write while the store cannot be reached, a second apart at most.
+TRIES: Final = 5
+
+Resolution = Literal["done", "not_done", "retry"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """A call that waits for a person: for an approval, or because its effect is unknown."""
+
+    run_id: str
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    args_digest: str
+    idempotency_key: str
+    reason: str
+    attempts: int
+    since_ms: int
+    #: Outcomes that came too late to count, as evidence (G6).
+    evidence: tuple[Event, ...] = ()
+
+
+class Client:
+    """Reads and decides on an opened store."""
+
+    def __init__(self, store: EventStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.store, self._clock = store, clock
+
+    # ------------------------------------------------------------------------- looking
+
+    async def info(self, run_id: str) -> RunInfo:
+        """The run's index entry. Raises RunNotFound or RunDeleted."""
+        info = await self.store.run(run_id)
+        if info is None:
+            raise RunNotFound(f"there is no run {run_id!r} in this store")
+        if info.deleted:
+            raise RunDeleted(f"run {run_id} was deleted")
+        return info
+
+    async def events(self, run_id: str, *, after: int = 0) -> list[Event]:
+        """The run's log. Raises RunNotFound or RunDeleted."""
+        await self.info(run_id)
+        return await self.store.read(run_id, after=after)
+
+    async def state(self, run_id: str) -> RunState:
+        """The run, folded."""
+        state = RunState(run_id)
+        for event in await self.events(run_id):
+            state.fold(event)
+        return state
+
+    async def pending(self) -> list[CallView]:
+        """Every call that waits for an approval, longest waiting first."""
+        found = []
+        for info in await self.store.runs(status="waiting"):
+            events = await self.store.read(info.run_id)
+            state = _folded(info.run_id, events)
+            found += [
+                _view(call, events, reason=_asked(call, events).data["reason"])
+                for call in state.open_calls.values()
+                if call.waiting
+            ]
+        return sorted(found, key=lambda view: view.since_ms)
+
+    async def unknown(self) -> list[CallView]:
+        """Every call whose effect is unknown and that nobody has resolved, oldest first."""
+        found = []
+        for info in await self.store.runs(status="unknown"):
+            events = await self.store.read(info.run_id)
+            state = _folded(info.run_id, events)
+            found += [
+                _view(call, events, reason=call.result.data["error"])
+                for call in state.unknown.values()
+                if call.result is not None
+            ]
+        return sorted(found, key=lambda view: view.since_ms)
+
+    # ------------------------------------------------------------------------ deciding
+
+    async def approve(
+        self,
+        run_id: str,
+        call_id: str,
+        *,
+        by: str,
+        args_digest: str | None = None,
+        for_s: float = APPROVAL_FOR_S,
+    ) -> Event:
+        """Approve one waiting call, with the arguments it has now, for so long (G19).
+
+        With ``args_digest`` the approval is refused if it is for other arguments.
+        """
+        call, events = await self._waiting(run_id, call_id)
+        asked = _asked(call, events)
+        digest = args_digest or asked.data["args_digest"]
+        count = sum(e.type == ev.APPROVED and e.parent == call.request.id for e in events)
+        approved = call.request.named(
+            f"{call.request.id}:approved:{count + 1}",
+            ev.APPROVED,
+            {"args_digest": digest, "by": by, "call_id": call_id, "for_s": for_s},
+        )
+        effect = port.Grant(call.request.id, digest, round(for_s * 1000))
+        return (await self._append(run_id, [Entry(approved, effect)], call_id))[0]
+
+    async def reject(self, run_id: str, call_id: str, *, by: str, reason: str) -> Event:
+        """Refuse one waiting call; the model is told why."""
+        call, _ = await self._waiting(run_id, call_id)
+        request = call.request
+        rejected = request.named(
+            f"{request.id}:rejected",
+            ev.REJECTED,
+            {"by": by, "call_id": call_id, "reason": reason},
+        )
+        failed = request.named(
+            ids.result_id(request.id),
+            ev.TOOL_FAILED,
+            {
+                "call_id": call_id,
+                "error": "ApprovalRejected",
+                "message": f"{call.name} was not run: {by} rejected it. Reason: {reason}",
+                "name": call.name,
+            },
+        )
+        entries = [Entry(rejected), Entry(failed, port.SettleUnstarted(request.id))]
+        return (await self._append(run_id, entries, call_id))[0]
+
+    async def resolve(
+        self,
+        run_id: str,
+        call_id: str,
+        outcome: Resolution,
+        *,
+        by: str,
+        result: Any = None,
+        reason: str = "",
+    ) -> Event:
+        """Say what became of a call whose effect is unknown; once (G4)."""
+        state = await self.state(run_id)
+        call = state.call_named(call_id)
+        if call is None:
+            raise CallNotFound(f"run {run_id} has no call {call_id!r}")
+        if not call.unknown:
+            raise DecisionRefused(
+                f"call {call_id} of run {run_id} has no unknown outcome to resolve"
+            )
+        data = {"by": by, "call_id": call_id, "outcome": outcome, "reason": reason}
+        if outcome == "done" and result is not None:
+            data["result"] = result
+        resolved = call.request.named(f"{call.request.id}:resolved", ev.TOOL_RESOLVED, data)
+        entries = [Entry(resolved, port.Resolve(call.request.id))]
+        return (await self._append(run_id, entries, call_id))[0]
+
+    async def cancel(self, run_id: str, *, by: str, reason: str = "") -> Event:
+        """Stop decisions and claims; the run is cancelled when every call has settled (L13)."""
+        root = await self._root(run_id)
+        asked = root.named(
+            f"{root.id}:cancel", ev.RUN_CANCEL_REQUESTED, {"by": by, "reason": reason}
+        )
+        return (await self._append(run_id, [Entry(asked, Flag("cancel"))], None))[0]
+
+    async def suspend(self, run_id: str, *, by: str) -> Event:
+        """Stop decisions and claims until :meth:`resume`."""
+        return await self._flag(run_id, ev.RUN_SUSPENDED, "suspend", by)
+
+    async def resume(self, run_id: str, *, by: str) -> Event:
+        """Go on with a suspended or parked run."""
+        return await self._flag(run_id, ev.RUN_RESUMED, "resume", by)
+
+    async def delete(self, run_id: str, *, force: bool = False) -> bool:
+        """Remove an ended run; a tombstone stays (L12). Whether it was there."""
+        verdict = await self._commit(run_id, port.Delete(run_id=run_id, force=force))
+        if isinstance(verdict, Refused):
+            if verdict.why is Why.OPEN:
+                raise DecisionRefused(f"run {run_id} has not ended; cancel it first")
+            raise RunNotFound(f"there is no run {run_id!r} in this store")
+        return isinstance(verdict, port.Done) and verdict.count > 0
+
+    # ------------------------------------------------------------------------ inside
+
+    async def _flag(self, run_id: str, type_: str, flag: str, by: str) -> Event:
+        events = await self.events(run_id)
+        event = events[-1].caused(type_, {"by": by})
+        return (await self._append(run_id, [Entry(event, Flag(flag))], None))[0]
+
+    async def _root(self, run_id: str) -> Event:
+        await self.info(run_id)
+        return (await self.store.read(run_id, limit=1))[0]
+
+    async def _waiting(self, run_id: str, call_id: str) -> tuple[CallState, list[Event]]:
+        events = await self.events(run_id)
+        call = _folded(run_id, events).call_named(call_id)
+        if call is None:
+            raise CallNotFound(f"run {run_id} has no call {call_id!r}")
+        if not call.waiting:
+            raise DecisionRefused(f"call {call_id} of run {run_id} does not wait for an approval")
+        return call, events
+
+    async def _append(
+        self, run_id: str, entries: list[Entry], call_id: str | None
+    ) -> tuple[Event, ...]:
+        verdict = await self._commit(run_id, Append(run_id=run_id, entries=tuple(entries)))
+        if isinstance(verdict, port.Appended):
+            return verdict.events
+        what = f"run {run_id}" if call_id is None else f"call {call_id} of run {run_id}"
+        raise DecisionRefused(f"{what}: {_said(verdict)}")
+
+    async def _commit(self, run_id: str, operation: port.Operation) -> port.Verdict:
+        partition = ids.partition_of(run_id, self.store.partitions)
+        for tried in range(TRIES):
+            try:
+                return (await self.store.commit(partition, [operation])).verdicts[0]
+            except StoreUnavailable:
+                if tried == TRIES - 1:
+                    raise
+                await self._clock.sleep(min(1.0, 0.1 * 2**tried))
+        raise AssertionError("unreachable")
+
+
+_WORDS: Final = {
+    Why.DIGEST: "the approval is for other arguments than the call has now; look at it again",
+    Why.NOT_WAITING: "nothing is awaited any more; somebody was faster, or it has expired",
+    Why.SETTLED: "it has its result already",
+    Why.STARTED: "it has begun already",
+    Why.CLOSED: "the run has ended",
+    Why.NO_RUN: "there is no such run",
+    Why.NO_CALL: "there is no such call",
+    Why.DELETED: "the run was deleted",
+}
+
+
+def _said(verdict: port.Verdict) -> str:
+    if isinstance(verdict, Refused):
+        return _WORDS.get(verdict.why, f"refused ({verdict.why})")
+    raise AssertionError(f"unexpected verdict {verdict!r}")
+
+
+def _folded(run_id: str, events: list[Event]) -> RunState:
+    state = RunState(run_id)
+    for event in events:
+        state.fold(event)
+    return state
+
+
+def _asked(call: CallState, events: list[Event]) -> Event:
+    """The newest question about the call."""
+    return next(
+        event
+        for event in reversed(events)
+        if event.type == ev.APPROVAL_REQUESTED and event.parent == call.request.id
+    )
+
+
+def _view(call: CallState, events: list[Event], *, reason: str) -> CallView:
+    data = call.request.data
+    arguments = data["arguments"]
+    evidence = tuple(
+        event
+        for event in events
+        if event.type == ev.TOOL_STALE_RESULT and event.parent == call.request.id
+    )
+    return CallView(
+        run_id=call.request.run_id,
+        call_id=call.call_id,
+        name=call.name,
+        arguments=arguments,
+        args_digest=ids.digest_of(ids.canonical({"arguments": arguments, "name": call.name})),
+        idempotency_key=data["idempotency_key"],
+        reason=reason,
+        attempts=call.attempts,
+        since_ms=(call.result or call.request).time,
+        evidence=evidence,
+    )

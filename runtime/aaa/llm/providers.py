@@ -92,8 +92,9 @@ class ProviderClient:
 
     async def aclose(self) -> None:
         """Close the connections; the next request opens new ones."""
-        if self._prepared is not None:
-            async with self._prepared:  # leaving the last such block closes what it opened
+        made, self._prepared = self._prepared, None
+        if made is not None:
+            async with made:  # leaving the last such block closes what it opened
                 pass
 
     async def _ask(
@@ -106,14 +107,17 @@ class ProviderClient:
             "model_request_parameters": parameters,
             "instrument": False,  # telemetry wraps the port itself
         }
-        if not self._stream:
-            return await model_request(made, messages, **asked)
-        async with model_request_stream(made, messages, **asked) as stream:
-            async for event in stream:
-                self._show(event)
-            response = stream.get()
-        if response.finish_reason is None:
-            raise ModelUnavailable(f"the answer of {self.model} broke off before its end")
+        if self._stream:
+            async with model_request_stream(made, messages, **asked) as stream:
+                async for event in stream:
+                    self._show(event)
+                response = stream.get()
+            if not _has_ended(response):
+                raise ModelUnavailable(f"the answer of {self.model} broke off before its end")
+        else:
+            response = await model_request(made, messages, **asked)
+        if response.finish_reason == "error":
+            raise ModelUnavailable(f"{self.model} gave up in the middle of its answer")
         return response
 
     def _show(self, event: Any) -> None:
@@ -137,6 +141,15 @@ class ProviderClient:
         password = urlsplit(self._base_url or "").password
         named = (os.environ.get(name) for name in _KEY_VARIABLES)
         return tuple(secret for secret in (self._api_key, used, password, *named) if secret)
+
+
+def _has_ended(response: ModelResponse) -> bool:
+    """Whether the provider itself said that the stream was over.
+
+    The library takes silence for a normal end; only its details hold what really came.
+    """
+    said = (response.provider_details or {}).get("finish_reason")
+    return said is not None or response.finish_reason == "content_filter"
 
 
 def _check(model: object, timeout_s: object, settings: Mapping[str, Any]) -> None:

@@ -47,7 +47,7 @@ class OpenAIServer:
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
         self._answers: list[Answer] = []
-        self._released: Callable[[], None] = lambda: None
+        self._release: list[Callable[[], object]] = []
         route = Route("/{path:path}", self._handle, methods=["POST"])
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._server = uvicorn.Server(
@@ -68,19 +68,25 @@ class OpenAIServer:
 
     @property
     def requests(self) -> int:
-        """How many requests have reached the server since it started."""
+        """How many requests have reached the server."""
         return len(self.bodies)
 
     def answers(self, *answers: Answer) -> None:
         """Put answers in line."""
         self._answers.extend(answers)
 
+    def forget(self) -> None:
+        """As if just started: nothing received, nothing in line."""
+        self.bodies.clear()
+        self._answers.clear()
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._released()
+        for release in self._release:
+            release()
         self._server.should_exit = True
         self._thread.join(BOUND_S)
         assert not self._thread.is_alive()
@@ -104,7 +110,7 @@ class OpenAIServer:
     async def _wait_for_the_end(self) -> None:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
-        self._released = lambda: loop.call_soon_threadsafe(ended.set)
+        self._release.append(lambda: loop.call_soon_threadsafe(ended.set))
         await ended.wait()
 
 

@@ -35,10 +35,16 @@ ASK = ModelRequest(
 )
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[OpenAIServer]:
+    with OpenAIServer() as started:
+        yield started
+
+
 @pytest.fixture
-def server() -> Iterator[OpenAIServer]:
-    with OpenAIServer() as running:
-        yield running
+def server(running: OpenAIServer) -> OpenAIServer:
+    running.forget()
+    return running
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "stream"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from llm.openai_server import Answer, OpenAIServer
 
 KEY = "sk-very-secret-0123456789"
 BOUND_S = 30
+Connect = Callable[..., ProviderClient]
 SCHEMA = {
     "type": "object",
     "properties": {"order_id": {"type": "string"}},
@@ -47,18 +48,26 @@ def server(running: OpenAIServer) -> OpenAIServer:
     return running
 
 
+@pytest.fixture
+async def connect(server: OpenAIServer) -> AsyncIterator[Connect]:
+    """Makes clients of the server, and closes them whatever the test does."""
+    opened: list[ProviderClient] = []
+
+    def make(kind: str = "openai", **options: Any) -> ProviderClient:
+        base_url = f"{server.address}/v1" if kind == "openai" else server.address
+        opened.append(
+            ProviderClient(f"{kind}:test-model", base_url=base_url, api_key=KEY, **options)
+        )
+        return opened[-1]
+
+    yield make
+    for client in opened:
+        await client.aclose()
+
+
 @pytest.fixture(params=[False, True], ids=["whole", "stream"])
-async def client(
-    server: OpenAIServer, request: pytest.FixtureRequest
-) -> AsyncIterator[ProviderClient]:
-    made = connect(server, stream=request.param)
-    yield made
-    await made.aclose()
-
-
-def connect(server: OpenAIServer, kind: str = "openai", **options: Any) -> ProviderClient:
-    base_url = f"{server.address}/v1" if kind == "openai" else server.address
-    return ProviderClient(f"{kind}:test-model", base_url=base_url, api_key=KEY, **options)
+def client(connect: Connect, request: pytest.FixtureRequest) -> ProviderClient:
+    return connect(stream=request.param)
 
 
 async def ask(client: ProviderClient, request: ModelRequest = ASK) -> ModelReply:
@@ -191,14 +200,13 @@ async def test_an_error_of_the_provider_is_one_request_and_one_kind(
 @pytest.mark.parametrize("kind", ["anthropic", "google", "openai-responses"])
 @pytest.mark.parametrize("status", [500, 429])
 async def test_no_providers_library_retries_by_itself(
-    server: OpenAIServer, kind: str, status: int, stream: bool
+    server: OpenAIServer, connect: Connect, kind: str, status: int, stream: bool
 ) -> None:
-    client = connect(server, kind, stream=stream)
+    client = connect(kind, stream=stream)
     server.answers(Answer(status=status))
     with pytest.raises(ModelRateLimited if status == 429 else ModelUnavailable):
         await ask(client)
     assert server.requests == 1
-    await client.aclose()
 
 
 async def test_an_answer_that_is_cut_is_one_request(
@@ -219,41 +227,37 @@ async def test_an_answer_that_is_cut_is_one_request(
     ids=["text", "call"],
 )
 async def test_a_stream_that_ends_politely_but_early_is_no_answer(
-    server: OpenAIServer, answer: Answer
+    server: OpenAIServer, connect: Connect, answer: Answer
 ) -> None:
-    client = connect(server, stream=True)
+    client = connect(stream=True)
     server.answers(answer)
     with pytest.raises(ModelUnavailable, match="broke off"):
         await ask(client)
     assert server.requests == 1
-    await client.aclose()
 
 
 async def test_a_silent_provider_is_left_after_the_time_limit(
-    server: OpenAIServer, client: ProviderClient
+    server: OpenAIServer, connect: Connect
 ) -> None:
-    client = connect(server, timeout_s=0.2)
+    client = connect(timeout_s=0.2)
     server.answers(Answer(fault="silent"))
     with pytest.raises(ModelUnavailable, match=r"did not finish its answer within 0\.2 s"):
         await ask(client)
     assert server.requests == 1
-    await client.aclose()
 
 
 async def test_a_provider_that_cannot_be_reached_is_unavailable() -> None:
     client = ProviderClient("openai:m", base_url="http://127.0.0.1:9/v1", api_key=KEY)
     with pytest.raises(ModelUnavailable):
         await ask(client)
-    await client.aclose()
 
 
-async def test_streamed_text_is_shown_bit_by_bit(server: OpenAIServer) -> None:
+async def test_streamed_text_is_shown_bit_by_bit(server: OpenAIServer, connect: Connect) -> None:
     bits: list[str] = []
-    client = connect(server, stream=True, on_text=bits.append)
+    client = connect(stream=True, on_text=bits.append)
     server.answers(Answer("Hello there."))
     assert (await ask(client)).content == "Hello there."
     assert bits == ["Hello ", "there."]
-    await client.aclose()
 
 
 async def test_a_client_can_be_closed_and_used_again(

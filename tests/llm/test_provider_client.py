@@ -42,6 +42,13 @@ def running() -> Iterator[OpenAIServer]:
         yield started
 
 
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's proxy settings must not lead the tests off the machine."""
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
+
+
 @pytest.fixture
 def server(running: OpenAIServer) -> OpenAIServer:
     running.forget()

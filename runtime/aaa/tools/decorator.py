@@ -114,7 +114,7 @@ def _define(
                     f"tool {chosen!r}: guard.enabled=False cannot be combined with {setting}: "
                     "without a lease and an attempt record it could not be kept"
                 )
-    if isolation == "process" and "<locals>" in function.__qualname__:
+    if isolation == "process" and function.__qualname__ != function.__name__:
         raise ConfigError(
             f"tool {chosen!r}: isolation='process' needs a function at the top level of a module, "
             "which the child process can import"

@@ -55,7 +55,8 @@ def test_fields_that_hold_nothing_are_not_stored() -> None:
     assert Message("user", "hi").to_json() == {"role": "user", "content": "hi"}
 
 
-def test_a_replys_calls_get_our_ids_in_their_order__g13() -> None:
+@pytest.mark.guarantee("G13")
+def test_a_replys_calls_get_our_ids_in_their_order() -> None:
     message = Message.assistant(REPLY, call_ids=["c3-0", "c3-1"])
     assert [call.id for call in message.tool_calls] == ["c3-0", "c3-1"]
     with pytest.raises(ValueError, match="shorter"):

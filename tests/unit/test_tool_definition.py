@@ -83,14 +83,14 @@ def test_a_bound_method_can_be_a_tool() -> None:
         ({"retries": 3}, r"no setting 'retries'"),
     ],
 )
-def test_a_bad_setting_fails_where_the_tool_is_defined__g17(
-    settings: dict[str, Any], said: str
-) -> None:
+@pytest.mark.guarantee("G17")
+def test_a_bad_setting_fails_where_the_tool_is_defined(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tool(**settings)(pay)
 
 
-def test_what_only_the_handlers_default_can_contradict_is_left_to_attach__g17() -> None:
+@pytest.mark.guarantee("G17")
+def test_what_only_the_handlers_default_can_contradict_is_left_to_attach() -> None:
     assert dict(tool(pay, guard={"heartbeat_s": 20}).overrides) == {"heartbeat_s": 20}
 
 

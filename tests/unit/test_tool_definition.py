@@ -83,7 +83,7 @@ def test_a_bound_method_can_be_a_tool() -> None:
         ({"retries": 3}, r"no setting 'retries'"),
     ],
 )
-@pytest.mark.guarantee("G17")
+@pytest.mark.guarantee("G17", "G18")
 def test_a_bad_setting_fails_where_the_tool_is_defined(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tool(**settings)(pay)

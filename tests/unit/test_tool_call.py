@@ -77,7 +77,8 @@ async def test_a_tool_cannot_exit_the_process(in_thread: bool) -> None:
         await tool(leave if in_thread else leave_async).call({}, context())
 
 
-def test_without_a_business_key_the_default_is_the_key__g13() -> None:
+@pytest.mark.guarantee("G13")
+def test_without_a_business_key_the_default_is_the_key() -> None:
     def pay(order_id: str) -> None: ...
 
     assert tool(pay).key_for({"order_id": "A"}, default="r/c1-0") == "r/c1-0"
@@ -166,12 +167,14 @@ def circular() -> list[Any]:
     [object(), float("nan"), {"x": float("inf")}, circular(), b"\xff", "\ud800", 2**70],
     ids=["object", "nan", "inf", "circular", "bytes", "surrogate", "huge integer"],
 )
-def test_a_result_that_is_not_json_says_that_the_tool_did_run__g16(value: Any) -> None:
+@pytest.mark.guarantee("G16")
+def test_a_result_that_is_not_json_says_that_the_tool_did_run(value: Any) -> None:
     with pytest.raises(ResultRejected, match=r"pay did run, but its result .* is not JSON"):
         encode_result(value, tool="pay")
 
 
-def test_a_result_over_the_limit_says_that_the_tool_did_run__g16() -> None:
+@pytest.mark.guarantee("G16")
+def test_a_result_over_the_limit_says_that_the_tool_did_run() -> None:
     assert encode_result("é" * 49, limit_bytes=100) == "é" * 49
     with pytest.raises(ResultRejected, match="pay did run, but its result of 102 bytes is over"):
         encode_result("é" * 50, limit_bytes=100, tool="pay")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -45,10 +47,6 @@ def test_only_the_settings_given_become_overrides() -> None:
 
 
 def test_a_bound_method_can_be_a_tool() -> None:
-    class Shop:
-        def price(self, item: str) -> int:
-            return len(item)
-
     made = tool(Shop().price)
     assert list(made.schema["properties"]) == ["item"]
     assert made("abc") == 3
@@ -85,14 +83,14 @@ def test_a_bound_method_can_be_a_tool() -> None:
         ({"retries": 3}, r"no setting 'retries'"),
     ],
 )
-def test_a_bad_setting_fails_where_the_tool_is_defined__g17(
-    settings: dict[str, Any], said: str
-) -> None:
+@pytest.mark.guarantee("G17", "G18")
+def test_a_bad_setting_fails_where_the_tool_is_defined(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tool(**settings)(pay)
 
 
-def test_what_only_the_handlers_default_can_contradict_is_left_to_attach__g17() -> None:
+@pytest.mark.guarantee("G17")
+def test_what_only_the_handlers_default_can_contradict_is_left_to_attach() -> None:
     assert dict(tool(pay, guard={"heartbeat_s": 20}).overrides) == {"heartbeat_s": 20}
 
 
@@ -104,13 +102,19 @@ def test_a_verify_function_can_only_ask_for_what_the_tool_was_given() -> None:
         tool(pay, verify=look)
 
 
+class Shop:
+    def price(self, item: str) -> int:
+        return len(item)
+
+
 def test_what_runs_in_a_child_process_must_be_importable() -> None:
     def local(text: str) -> str:
         return text
 
     assert tool(pay, isolation="process").isolation == "process"
-    with pytest.raises(ConfigError, match="top level of a module"):
-        tool(local, isolation="process")
+    for function in (local, Shop().price):
+        with pytest.raises(ConfigError, match="top level of a module"):
+            tool(function, isolation="process")
 
 
 def test_a_registry_refuses_two_tools_of_one_name() -> None:
@@ -136,3 +140,14 @@ def test_the_registrys_digest_follows_the_schemas_and_not_their_order() -> None:
     assert one.digest == ToolRegistry([first, pay]).digest
     assert one.digest != ToolRegistry([pay, tool(changed, name="first")]).digest
     assert one.digests() == {each.name: each.schema_digest for each in one}
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"), [("aaa.tools", "pydantic"), ("aaa.llm", "pydantic_ai")]
+)
+def test_importing_the_package_does_not_import_what_it_may_never_need(
+    module: str, heavy: str
+) -> None:
+    program = f"import sys, {module}; sys.exit({heavy!r} in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
+    assert done.returncode == 0

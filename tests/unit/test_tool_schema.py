@@ -112,7 +112,8 @@ def quoted(x: int, ctx: "ToolContext") -> None: ...  # noqa: UP037
 
 
 @pytest.mark.parametrize("function", [plain, optional, old_optional, annotated, quoted])
-async def test_the_context_is_injected_and_never_in_the_schema__g13(function: Any) -> None:
+@pytest.mark.guarantee("G13")
+async def test_the_context_is_injected_and_never_in_the_schema(function: Any) -> None:
     made = tool(function)
     assert list(made.schema["properties"]) == ["x"]
     for name in ("ctx", "context", "idempotency_key"):
@@ -120,7 +121,8 @@ async def test_the_context_is_injected_and_never_in_the_schema__g13(function: An
             made.validate({"x": 1, name: {"idempotency_key": "mine"}})
 
 
-def test_the_context_cannot_hide_inside_another_type__g13() -> None:
+@pytest.mark.guarantee("G13")
+def test_the_context_cannot_hide_inside_another_type() -> None:
     def sneaky(contexts: list[ToolContext]) -> None: ...
     def either(context: ToolContext | str) -> None: ...
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: What this module settles by itself.
 _OURS = ("max_retries", "timeout", "request_timeout", "first_event_timeout")
 MAX_TIMEOUT_S = 3_600.0
+#: Where the providers' libraries find a key that was not given; never shown in an error.
+_KEY_VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY")
 
 
 class ProviderClient:
@@ -91,9 +93,9 @@ class ProviderClient:
     async def aclose(self) -> None:
         """Close the connections; the next request opens new ones."""
         made, self._prepared = self._prepared, None
-        client = getattr(getattr(made, "client", None), "close", None)
-        if client is not None and asyncio.iscoroutinefunction(client):
-            await client()
+        if made is not None:
+            async with made:  # leaving the last such block closes what it opened
+                pass
 
     async def _ask(
         self, made: Model[Any], messages: list[Any], parameters: ModelRequestParameters
@@ -105,14 +107,17 @@ class ProviderClient:
             "model_request_parameters": parameters,
             "instrument": False,  # telemetry wraps the port itself
         }
-        if not self._stream:
-            return await model_request(made, messages, **asked)
-        async with model_request_stream(made, messages, **asked) as stream:
-            async for event in stream:
-                self._show(event)
-            response = stream.get()
-        if response.finish_reason is None:
-            raise ModelUnavailable(f"the answer of {self.model} broke off before its end")
+        if self._stream:
+            async with model_request_stream(made, messages, **asked) as stream:
+                async for event in stream:
+                    self._show(event)
+                response = stream.get()
+            if not _has_ended(response):
+                raise ModelUnavailable(f"the answer of {self.model} broke off before its end")
+        else:
+            response = await model_request(made, messages, **asked)
+        if response.finish_reason == "error":
+            raise ModelUnavailable(f"{self.model} gave up in the middle of its answer")
         return response
 
     def _show(self, event: Any) -> None:
@@ -134,12 +139,17 @@ class ProviderClient:
     def _secrets(self) -> tuple[str, ...]:
         used = getattr(getattr(self._prepared, "client", None), "api_key", None)
         password = urlsplit(self._base_url or "").password
-        named = (value for key, value in os.environ.items() if key.endswith("_API_KEY"))
-        return tuple(
-            secret
-            for secret in (self._api_key, used, password, *named)
-            if isinstance(secret, str) and secret
-        )
+        named = (os.environ.get(name) for name in _KEY_VARIABLES)
+        return tuple(secret for secret in (self._api_key, used, password, *named) if secret)
+
+
+def _has_ended(response: ModelResponse) -> bool:
+    """Whether the provider itself said that the stream was over.
+
+    The library takes silence for a normal end; only its details hold what really came.
+    """
+    said = (response.provider_details or {}).get("finish_reason")
+    return said is not None or response.finish_reason == "content_filter"
 
 
 def _check(model: object, timeout_s: object, settings: Mapping[str, Any]) -> None:
@@ -176,8 +186,9 @@ def _make(model: str, *, base_url: str | None, api_key: str | None) -> Model[Any
         if kind == "openai-chat" and base_url is not None:
             from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-            return OpenAICompatibleProvider("openai-compatible", **options)
-        return infer_provider_class(kind)(**options)
+            return OpenAICompatibleProvider("openai-compatible", base_url=base_url, api_key=api_key)
+        made: Provider[Any] = infer_provider_class(kind)(**options)
+        return made
 
     kind, _, name = model.partition(":")
     # Servers that imitate OpenAI speak its older protocol; few know the newer one.

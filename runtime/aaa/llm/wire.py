@@ -123,7 +123,7 @@ def _answered(message: Message, waiting: list[_Open]) -> _Open:
 
 def _is_plain(response: wire.ModelResponse) -> bool:
     """Whether text and calls say everything, so that the answer need not be kept whole."""
-    return response.provider_details is None and all(
+    return all(
         isinstance(part, (wire.TextPart, wire.ToolCallPart))
         and part.id is None
         and part.provider_details is None

@@ -114,7 +114,7 @@ def _define(
                     f"tool {chosen!r}: guard.enabled=False cannot be combined with {setting}: "
                     "without a lease and an attempt record it could not be kept"
                 )
-    if isolation == "process" and "<locals>" in function.__qualname__:
+    if isolation == "process" and function.__qualname__ != function.__name__:
         raise ConfigError(
             f"tool {chosen!r}: isolation='process' needs a function at the top level of a module, "
             "which the child process can import"
@@ -142,7 +142,7 @@ def _check_function(function: Any, name: str | None) -> str:
         raise ConfigError(
             f"a tool is made of a function or a bound method, not of {function!r:.80}"
         )
-    chosen = function.__name__ if name is None else name
+    chosen: object = function.__name__ if name is None else name
     if not isinstance(chosen, str) or not _NAME.match(chosen):
         raise ConfigError(
             f"tool {chosen!r}: name must be 1 to 64 letters, digits, '_' or '-', "

@@ -108,7 +108,7 @@ class Tool(Generic[P, R]):
         if self.idempotency_key is None:
             return default
         try:
-            key = self.idempotency_key(dict(arguments))
+            key: object = self.idempotency_key(dict(arguments))
         except Exception as error:
             raise NotExecuted(
                 f"{self.name} was not run: its idempotency_key function raised "

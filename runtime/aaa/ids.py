@@ -83,7 +83,7 @@ def partition_of(run_id: str, partitions: int) -> int:
 
 def check_run_id(run_id: str) -> str:
     """Return ``run_id`` if it is safe in keys and paths; raise :class:`ConfigError` otherwise."""
-    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+    if not _RUN_ID.fullmatch(run_id):
         raise ConfigError(
             f"run id {run_id!r} must be 1 to 200 letters, digits, '.', '_' or '-', "
             "beginning with a letter or digit"

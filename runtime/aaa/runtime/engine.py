@@ -308,7 +308,10 @@ class Engine:
     def _on_wake(self, partition: int) -> None:
         for wake in self._wakes:
             wake.set()
-        self._visit_soon(partition)
+        if self._executor.free:
+            self._visit_soon(partition)
+        else:
+            self._backlog.add(partition)  # visited as soon as a slot is free
 
     def _on_beat(self, beat: Beat) -> None:
         self._cluster.heard(dict(beat.workers))
@@ -370,7 +373,8 @@ class Engine:
             operations.append(
                 port.Take(app=app, worker=self.worker, term=term or 0, limit=TAKE_LIMIT)
             )
-        slots = self._executor.reserve(self._executor.concurrency)
+        # Decisions claim what they open; a visit only gathers what was left, so it takes a share.
+        slots = self._executor.reserve(max(1, self._executor.free // 4))
         offer = Offer(
             worker=self.worker,
             nonce=self._clock.token(),

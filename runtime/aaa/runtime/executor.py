@@ -63,6 +63,7 @@ class Executor:
         self._on_free, self._on_progress = on_free, on_progress
         self._running: dict[tuple[str, str, int, str], asyncio.Task[None]] = {}
         self._leases: dict[tuple[str, str, int, str], Lease] = {}
+        self._busy = 0
         self._reserved = 0
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="aaa-tool")
 
@@ -70,8 +71,11 @@ class Executor:
 
     @property
     def free(self) -> int:
-        """Slots that are neither running nor promised to an offer on its way."""
-        return max(0, self.concurrency - len(self._running) - self._reserved)
+        """Slots that are neither running nor promised to an offer on its way.
+
+        A call that has ended and is being settled takes no slot: its settle may claim the next.
+        """
+        return max(0, self.concurrency - self._busy - self._reserved)
 
     def reserve(self, wanted: int) -> int:
         """Promise up to ``wanted`` slots to an offer; give them back with :meth:`unreserve`."""
@@ -110,6 +114,7 @@ class Executor:
         lease = Lease(partition, held, sent_s=sent_s, every_s=self._every_s(claimed))
         self._heartbeat.hold(lease)
         self._leases[key] = lease
+        self._busy += 1
         task = asyncio.create_task(self._run(claimed, lease))
         self._running[key] = task
         task.add_done_callback(lambda done: self._done(key, lease, done))
@@ -147,10 +152,13 @@ class Executor:
         self._on_free()
 
     async def _run(self, claimed: Claimed, lease: Lease) -> None:
-        if claimed.request.type == ev.LLM_REQUESTED:
-            ended, fence = await self._until_stopped(self._ask_model(claimed), lease), True
-        else:
-            ended, fence = await self._run_tool(claimed, lease)
+        try:
+            if claimed.request.type == ev.LLM_REQUESTED:
+                ended, fence = await self._until_stopped(self._ask_model(claimed), lease), True
+            else:
+                ended, fence = await self._run_tool(claimed, lease)
+        finally:
+            self._busy -= 1
         if not ended.stopped:
             self.unstoppable.append(claimed.request.data["name"])
         await self._deliver.settle(claimed, ended, fence=fence)

@@ -368,10 +368,14 @@ Verdict = Refused | Appended | Claims | Settled | Owned | Busy | Taken | Done
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The verdicts, in order, and the partition's high-water mark after the batch (G23)."""
+    """The verdicts, in order, and the partition's high-water mark after the batch (G23).
+
+    ``hot``: the batch has left unfolded runs or ready calls in the partition.
+    """
 
     verdicts: tuple[Verdict, ...]
     mark: int
+    hot: bool = False
 
 
 # -------------------------------------------------------------------------------------- renewal

@@ -92,7 +92,7 @@ class SQLiteEventStore:
         self, partition: int, operations: Sequence[Operation], *, seen: int = 0
     ) -> Committed:
         committed = await self._opened().writer.commit(partition, operations, seen)
-        if any(map(port.wakes, operations)):
+        if committed.hot:
             self._wake(partition)
         return committed
 

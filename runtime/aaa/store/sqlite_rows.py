@@ -256,6 +256,14 @@ class SQLiteRows:
             limit,
         )
 
+    def hot(self) -> bool:
+        """Whether unfolded runs or ready calls are left, of any app."""
+        sql = (
+            "SELECT EXISTS (SELECT 1 FROM runs WHERE partition = ?1 AND dirty > 0) OR EXISTS "
+            "(SELECT 1 FROM calls WHERE partition = ?1 AND state = 'ready' AND shelved = 0)"
+        )
+        return bool(self._execute(sql, (self._partition,)).get)
+
     def any_ready(self, app: str) -> bool:
         return bool(
             self._found(

@@ -50,7 +50,7 @@ CREATE TABLE runs (
   awaiting INTEGER NOT NULL, unknown INTEGER NOT NULL, created_ms INTEGER NOT NULL,
   closed_ms INTEGER, deleted INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX runs_dirty ON runs (app, partition, dirty) WHERE dirty > 0;
+CREATE INDEX runs_dirty ON runs (partition, app, dirty) WHERE dirty > 0;
 CREATE INDEX runs_listed ON runs (created_ms, run_id) WHERE deleted = 0;
 CREATE INDEX runs_by_status ON runs (status, created_ms, run_id) WHERE deleted = 0;
 CREATE INDEX runs_by_app ON runs (app, created_ms, run_id) WHERE deleted = 0;
@@ -75,7 +75,7 @@ CREATE TABLE calls (
   approval_until_ms INTEGER NOT NULL, unknown INTEGER NOT NULL,
   PRIMARY KEY (run_id, request_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX calls_ready ON calls (app, partition, queue, due_ms, seq)
+CREATE INDEX calls_ready ON calls (partition, app, queue, due_ms, seq)
   WHERE state = 'ready' AND shelved = 0;
 CREATE INDEX calls_ready_of ON calls (run_id) WHERE state = 'ready';
 CREATE INDEX calls_leased ON calls (app, partition, due_ms) WHERE state IN ('leased', 'verifying');

@@ -22,7 +22,7 @@ import apsw
 
 from aaa.clock import Clock
 from aaa.errors import StoreUnavailable
-from aaa.store import logic, port
+from aaa.store import logic
 from aaa.store.port import Committed, Operation, Verdict
 from aaa.store.sqlite_errors import translated
 from aaa.store.sqlite_rows import SQLiteRows
@@ -132,8 +132,10 @@ class Writer:
                 partitions[job.partition] = rows
             mark = logic.check_mark(rows, job.seen)
             verdicts, error = self._apply_one(rows, job.operations)
-            rows.stirred = rows.stirred or any(map(port.wakes, job.operations))
-            job.outcome = error or Committed(verdicts, mark.mark)
+            rows.flush()
+            hot = rows.hot()
+            rows.stirred = rows.stirred or hot
+            job.outcome = error or Committed(verdicts, mark.mark, hot)
         for number, rows in partitions.items():
             rows.finish()
             self.stirs[number] += rows.stirred

@@ -73,7 +73,10 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class SettleUnstarted:
-    """The event is the result of a call of which no attempt has begun. Else ``STARTED``."""
+    """The event is the result of a call of which no attempt has begun. Else ``STARTED``.
+
+    A model request may be dropped so even while it is asked: a late answer is then dropped too.
+    """
 
     request_id: str
 

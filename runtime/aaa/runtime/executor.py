@@ -19,7 +19,7 @@ from aaa.clock import Clock
 from aaa.errors import ModelError
 from aaa.events import Event
 from aaa.lease import Heartbeat, Lease
-from aaa.llm import LLMHandler, Message, ModelRequest, ToolSpec
+from aaa.llm import Conversation, LLMHandler, ModelRequest, ToolSpec
 from aaa.policy import ToolSettings
 from aaa.runtime.attempt import Attempt, Ended
 from aaa.store import port
@@ -63,6 +63,7 @@ class Executor:
         self._on_free, self._on_progress = on_free, on_progress
         self._running: dict[tuple[str, str, int, str], asyncio.Task[None]] = {}
         self._leases: dict[tuple[str, str, int, str], Lease] = {}
+        self._told: tuple[ToolHandler, tuple[ToolSpec, ...]] | None = None
         self._busy = 0
         self._reserved = 0
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="aaa-tool")
@@ -205,11 +206,8 @@ class Executor:
             raise LookupError("a model request was claimed but there is no model here")
         request = claimed.request
         state, system = await self._deliver.conversation(claimed)
-        messages = tuple(state.messages[: state.asked_through])
-        if system is not None:
-            messages = (Message("system", system), *messages)
-        specs = self.tools.registry.specs() if self.tools is not None else []
-        asked = ModelRequest(messages, tuple(ToolSpec.from_json(spec) for spec in specs))
+        messages = Conversation(state.messages, state.asked_through, system=system)
+        asked = ModelRequest(messages, self._specs())
         id_ = ids.result_id(request.id)
         turn = {"call_id": request.data["call_id"], "turn": request.data["turn"]}
         try:
@@ -221,6 +219,14 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - a client's own error is the model's failure
             kind, message = "ModelError", f"{type(error).__name__}: {error}"
         return Ended(_model_failed(request, id_, turn, kind, message))
+
+    def _specs(self) -> tuple[ToolSpec, ...]:
+        if self.tools is None:
+            return ()
+        if self._told is None or self._told[0] is not self.tools:
+            specs = tuple(ToolSpec.from_json(spec) for spec in self.tools.registry.specs())
+            self._told = (self.tools, specs)
+        return self._told[1]
 
     def _every_s(self, claimed: Claimed) -> float:
         ttl_s = claimed.lease_ttl_ms / 1000

@@ -119,6 +119,7 @@ class Engine:
         self._waiters: dict[str, list[asyncio.Future[Event]]] = {}
         self._wakes: set[asyncio.Event] = set()
         self._running = False
+        self._wait_poll_s = 0.5
 
     # -------------------------------------------------------------------- starting, stopping
 
@@ -141,7 +142,7 @@ class Engine:
             log.warning("%s", warning)
         self.store.on_wake(self._on_wake)
         self._running = True
-        self._heartbeat.serve(tuple(self._owner.algorithms))
+        self._announce()
         self._heartbeat.start()
 
     async def stop(self, *, drain_timeout_s: float | None = None) -> None:
@@ -214,8 +215,12 @@ class Engine:
         app = f"{self.app}/{algorithm.name}@{algorithm.version}/{digest}"
         if app not in self._owner.algorithms:
             self._owner.algorithms[app] = algorithm
-            self._heartbeat.serve(tuple(self._owner.algorithms))
+            self._announce()
         return app
+
+    def _announce(self) -> None:
+        ttl_s, self._wait_poll_s = self._executor.patience()
+        self._heartbeat.serve(tuple(self._owner.algorithms), shortest_ttl_s=ttl_s)
 
     # ------------------------------------------------------------------------------- runs
 
@@ -322,12 +327,23 @@ class Engine:
         for partition in beat.hot:
             self._visit_soon(partition)
         for partition, after_ms in beat.next_expiry_ms.items():
-            self._visit_in(partition, after_ms)
+            self._look_in(partition, after_ms)
 
     def _on_free(self) -> None:
         backlog, self._backlog = self._backlog, set()
         for partition in backlog:
             self._visit_soon(partition)
+
+    def _look_in(self, partition: int, after_ms: int) -> None:
+        """Look at busy calls again when a lease can have ended (G14).
+
+        The worker that should own the partition looks at once, each other one at its own moment
+        within ``wait_poll_s``, so that they do not all ask for the same call.
+        """
+        late_ms = 0.0
+        if not all(self._cluster.prefers(app, partition) for app in self._owner.algorithms):
+            late_ms = self._wait_poll_s * 1000 * self._cluster.place(partition)
+        self._visit_in(partition, after_ms + round(late_ms))
 
     def _visit_in(self, partition: int, after_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -417,7 +433,7 @@ class Engine:
         if claims.more:
             self._backlog.add(partition)
         if claims.next_expiry_ms is not None:
-            self._visit_in(partition, claims.next_expiry_ms)
+            self._look_in(partition, claims.next_expiry_ms)
         if self._cluster.term(app, partition) is not None:
             for run_id in {*claims.settled_runs, *(each.run_id for each in claims.claimed)}:
                 self._owner.poke(run_id, app)

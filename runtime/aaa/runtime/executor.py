@@ -20,7 +20,7 @@ from aaa.errors import ModelError
 from aaa.events import Event
 from aaa.lease import Heartbeat, Lease
 from aaa.llm import Conversation, LLMHandler, ModelRequest, ToolSpec
-from aaa.policy import ToolSettings
+from aaa.policy import GuardConfig, ToolSettings
 from aaa.runtime.attempt import Attempt, Ended
 from aaa.store import port
 from aaa.store.port import Claimed, HeldCall, ToolTerms
@@ -28,6 +28,7 @@ from aaa.tools import ToolHandler
 
 log = logging.getLogger("aaa.executor")
 
+DEFAULT = GuardConfig()
 Progress = Callable[[str, str, str, float | None], None]
 
 
@@ -103,6 +104,17 @@ class Executor:
             for tool in self.tools.registry:
                 offered[port.TOOL_QUEUE + tool.name] = _terms(self.tools.settings_for(tool.name))
         return offered
+
+    def patience(self) -> tuple[float, float]:
+        """The shortest TTL and the shortest ``wait_poll_s`` of what this worker runs, in seconds."""
+        ttls, polls = [DEFAULT.lease_ttl_s], [DEFAULT.wait_poll_s]
+        if self.model is not None:
+            ttls.append(self.model.lease_ttl_s)
+        if self.tools is not None:
+            guards = [self.tools.config_for(tool) for tool in self.tools.registry]
+            ttls += [guard.lease_ttl_s for guard in guards]
+            polls += [guard.wait_poll_s for guard in guards]
+        return min(ttls), min(polls)
 
     # ---------------------------------------------------------------------- running
 

@@ -32,6 +32,8 @@ async def memory(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
 class SQLiteHarness(Harness):
     """A file in a temporary folder, under a clock that is turned by hand."""
 
+    virtual_time = True
+
     def __init__(self, path: Path) -> None:
         self.clock = ManualClock()
         self._path = path

@@ -182,17 +182,15 @@ class SQLiteRows:
 
     def save_run(self, run: Run) -> None:
         self._runs[run.run_id] = self._changed_runs[run.run_id] = run
+        if not run.dirty or run.status != "open":
+            self._dirty_at[run.run_id] = 0
+        elif not self._dirty_at.get(run.run_id):
+            self._order += 1
+            self._dirty_at[run.run_id] = self.meta().mark * _ORDERS_A_MARK + self._order
 
     def _write_run(self, run: Run) -> None:
-        at = 0
-        if run.dirty and run.status == "open":
-            at = self._dirty_at.get(run.run_id, 0)
-            if not at:
-                self._order += 1
-                at = self.meta().mark * _ORDERS_A_MARK + self._order
-        self._dirty_at[run.run_id] = at
         values = list(_run_values(run))
-        values[7] = at
+        values[7] = self._dirty_at[run.run_id]
         self._execute(_SAVE_RUN, (self._partition, *values))
 
     def erase_run(self, run: Run) -> None:
@@ -249,7 +247,7 @@ class SQLiteRows:
     def ready(self, app: str, queue: str, limit: int) -> list[Call]:
         return self._found(
             "WHERE app = ? AND partition = ? AND queue = ? AND state = 'ready' AND shelved = 0 "
-            "ORDER BY due_ms, seq LIMIT ?",
+            "ORDER BY due_ms, seq, run_id, request_id LIMIT ?",
             app,
             self._partition,
             queue,

@@ -73,9 +73,7 @@ app = App(
         LLMHandler(FakeLLMClient(model), lease_ttl_s=LEASE_TTL_S, max_attempts=MAX_ATTEMPTS),
         ToolHandler(
             registry,
-            guard=GuardConfig(
-                lease_ttl_s=LEASE_TTL_S, wait_poll_s=0.1, max_attempts=MAX_ATTEMPTS
-            ),
+            guard=GuardConfig(lease_ttl_s=LEASE_TTL_S, wait_poll_s=0.1, max_attempts=MAX_ATTEMPTS),
         ),
     ],
 )

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
 from aaa.check import check_store
+
 from aaa.store import open_store
 from chaos import payments
 from chaos.havoc import havoc, starts

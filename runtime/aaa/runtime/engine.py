@@ -116,7 +116,7 @@ class Engine:
         self._again: set[int] = set()
         self._backlog: set[int] = set()
         self._due: dict[int, asyncio.TimerHandle] = {}
-        self._waiters: dict[str, list[asyncio.Future[Event]]] = {}
+        self._endings: dict[str, asyncio.Future[Event]] = {}
         self._wakes: set[asyncio.Event] = set()
         self._running = False
         self._wait_poll_s = 0.5
@@ -175,9 +175,8 @@ class Engine:
         await asyncio.gather(*self._visits.values(), return_exceptions=True)
         await self._owner.close()
         await self._bus.close()
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                waiter.cancel()
+        for ending in self._endings.values():
+            ending.cancel()
         await self.store.close()
 
     async def _give_back(self) -> None:
@@ -231,8 +230,10 @@ class Engine:
         run_id: str | None = None,
     ) -> Outcome:
         """Submit, and wait until the run has ended."""
-        run = await self.submit(algorithm, input, run_id)
-        return await self.wait(run.run_id)
+        run_id = run_id or f"run-{self._clock.token()}"
+        self._closing(run_id)  # before it can end, so that its end costs no look at the store
+        await self.submit(algorithm, input, run_id)
+        return await self.wait(run_id)
 
     async def submit(
         self,
@@ -260,11 +261,28 @@ class Engine:
         return _submitted(run_id, verdict)
 
     async def wait(self, run_id: str) -> Outcome:
-        """Wait until a run has ended, wherever it is driven."""
-        async for event in self.follow(run_id):
-            if event.type in ev.ENDINGS:
-                return outcome_of(event)
-        raise RunNotFound(f"run {run_id} is not in the store")
+        """Wait until a run has ended, wherever it is driven. Raises :class:`RunNotFound`."""
+        closing, wake = self._closing(run_id), asyncio.Event()
+        self._wakes.add(wake)
+        try:
+            while not closing.done():
+                wake.clear()
+                if not self._owner.drives(run_id) and (ending := await self._ending(run_id)):
+                    self._on_closed(run_id, ending)
+                    break
+                await self._until(wake, closing)
+        finally:
+            self._wakes.discard(wake)
+        return outcome_of(await closing)
+
+    async def _ending(self, run_id: str) -> Event | None:
+        info = await self.store.run(run_id)
+        if info is None:
+            raise RunNotFound(f"run {run_id} is not in the store")
+        if info.status == "open":
+            return None
+        events = await self.store.read(run_id)
+        return next((event for event in events if event.type in ev.ENDINGS), None)
 
     async def events(self, run_id: str) -> tuple[Event, ...]:
         """The run's log so far."""
@@ -298,15 +316,14 @@ class Engine:
             waiting.cancel()
 
     def _closing(self, run_id: str) -> asyncio.Future[Event]:
-        waiters = self._waiters.setdefault(run_id, [])
-        if not waiters:
-            waiters.append(asyncio.get_running_loop().create_future())
-        return waiters[0]
+        if run_id not in self._endings:
+            self._endings[run_id] = asyncio.get_running_loop().create_future()
+        return self._endings[run_id]
 
     def _on_closed(self, run_id: str, ending: Event) -> None:
-        for waiter in self._waiters.pop(run_id, ()):
-            if not waiter.done():
-                waiter.set_result(ending)
+        closing = self._endings.pop(run_id, None)
+        if closing is not None and not closing.done():
+            closing.set_result(ending)
 
     # ---------------------------------------------------------------------------- visiting
 

@@ -15,6 +15,7 @@ from aaa.store.port import EventStore
 from aaa.store.sqlite import SQLiteEventStore
 from aaa.testing.clock import ManualClock
 from aaa.testing.harness import Harness, MemoryHarness
+from conformance.redis_harness import RedisHarness
 
 Factory = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Harness]]
 
@@ -68,4 +69,32 @@ async def sqlite(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
         await harness.close()
 
 
-BACKENDS: dict[str, Factory] = {"memory": memory, "sqlite": sqlite}
+@asynccontextmanager
+async def _at(url: str) -> AsyncIterator[Harness]:
+    harness = RedisHarness(url)
+    try:
+        await harness.store.open()
+        yield harness
+    finally:
+        await harness.close()
+
+
+def redis(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[Harness]:
+    return _at(request.getfixturevalue("redis_url"))
+
+
+def valkey(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[Harness]:
+    return _at(request.getfixturevalue("valkey_url"))
+
+
+def redis_cluster(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[Harness]:
+    return _at(request.getfixturevalue("redis_cluster_url"))
+
+
+BACKENDS: dict[str, Factory] = {
+    "memory": memory,
+    "sqlite": sqlite,
+    "redis": redis,
+    "valkey": valkey,
+    "redis-cluster": redis_cluster,
+}

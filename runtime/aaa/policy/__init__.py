@@ -1,2 +1,1 @@
 """Delivery policy: GuardConfig, its layers, and how they merge."""
-

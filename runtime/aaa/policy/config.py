@@ -62,7 +62,9 @@ class GuardConfig:
             _coerce_enum(self, name, enum)
         for name in ("enabled", "fence_results"):
             if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"guard.{name} must be true or false, not {getattr(self, name)!r}")
+                raise ConfigError(
+                    f"guard.{name} must be true or false, not {getattr(self, name)!r}"
+                )
         _check_integer("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS)
         _check_seconds("lease_ttl_s", self.lease_ttl_s, MIN_LEASE_TTL_S, MAX_LEASE_TTL_S)
         _check_seconds("wait_poll_s", self.wait_poll_s, 0.001, 3_600.0)

@@ -1,0 +1,67 @@
+# Everything a contributor types. `make` alone lists the targets; each sets up .venv first if it must.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+READY := $(VENV)/.ready
+# Test processes; each starts the database servers that its tests ask for.
+JOBS ?= auto
+# Further arguments for the tool behind a target: make test ARGS="-k refund".
+ARGS ?=
+
+.PHONY: help setup run demo test lint format types layers docs-check bench mutants lock check clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv with the locked dependencies (needs Python 3.11 or newer)
+
+# Again only when what is locked or declared has changed.
+$(READY): requirements.txt pyproject.toml scripts/setup
+	@scripts/setup $(VENV)
+
+run: $(READY) ## Refund an order once, with a payment provider on this machine, and show what happened
+	@$(PY) examples/refund/run.py $(ARGS)
+
+demo: $(READY) ## The same refund with its worker killed in the middle, once per delivery mode
+	@$(PY) examples/refund/demo.py $(ARGS)
+
+test: $(READY) ## Run all tests, with real Postgres, Valkey and Redis servers
+	@$(PY) -m pytest -n $(JOBS) --maxprocesses 4 $(ARGS)
+
+lint: $(READY) ## Check code style and banned calls
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(READY) ## Put the code into the project's format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(READY) ## Check types (mypy --strict on code, tests and examples)
+	@$(BIN)/mypy $(ARGS)
+
+layers: $(READY) ## Check which module may import which
+	@$(BIN)/lint-imports --no-logo
+
+docs-check: $(READY) ## Run every code block of the README and the documentation
+	@$(PY) -m pytest tests/docs $(ARGS)
+
+bench: $(READY) ## Print the figures of this machine (nothing passes or fails by them)
+	@$(PY) bench/run.py $(ARGS)
+
+mutants: $(READY) ## Break each guarantee on purpose and demand that its tests notice
+	@$(PY) tests/mutants/run.py $(ARGS)
+
+lock: $(READY) ## Resolve the dependencies again and write requirements.txt
+	@$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
+		--all-extras --group dev --python-version 3.11 -q -o requirements.txt $(ARGS) pyproject.toml
+
+check: lint types layers test mutants ## All that .ci/run demands
+
+clean: ## Remove .venv, caches and the local store
+	@rm -rf $(VENV) .aaa dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -153,9 +153,7 @@ def _take_over(rows: Rows, op: port.Claim, claimed: list[Claimed]) -> list[str]:
     return settled
 
 
-def _take_ready(
-    rows: Rows, op: port.Claim, claimed: list[Claimed]
-) -> tuple[list[Claimed], bool]:
+def _take_ready(rows: Rows, op: port.Claim, claimed: list[Claimed]) -> tuple[list[Claimed], bool]:
     room = op.offer.limit - len(claimed)
     waiting: list[Call] = []
     for queue in op.offer.queues:

@@ -11,6 +11,7 @@ from aaa import events as ev
 from aaa.events import Event
 from aaa.ids import attempt_id, result_id
 from aaa.store import claims, port
+from aaa.store.drafts import Drafts
 from aaa.store.guard import Call, State, Step
 from aaa.store.port import Appended, Head, Refused, Settled, Why
 from aaa.store.rows import Meta, Owner, Rows, Run, Timer
@@ -83,11 +84,10 @@ def _create(rows: Rows, op: port.Create) -> port.Verdict:
         created_ms=rows.wall_ms(),
         closed_ms=None,
     )
-    stored_events = tuple(_write(rows, run, entry, []) for entry in op.entries)
+    opened: list[Call] = []
+    events, dups = _write_all(rows, run, op.entries, [None] * len(op.entries), opened)
     rows.save_run(run)
-    return Appended(
-        events=stored_events, dups=(False,) * len(stored_events), head=Head(run.seq, run.last_id)
-    )
+    return Appended(events=events, dups=dups, head=Head(run.seq, run.last_id))
 
 
 # ------------------------------------------------------------------------------------- appending
@@ -103,10 +103,7 @@ def _append(rows: Rows, op: port.Append) -> port.Verdict:
     if refused := _check_append(rows, run, op, known):
         return refused
     opened: list[Call] = []
-    stored = [
-        before if before is not None else _write(rows, run, entry, opened)
-        for entry, before in zip(op.entries, known, strict=True)
-    ]
+    stored, dups = _write_all(rows, run, op.entries, known, opened)
     # A call that is opened and settled by the same decision is nobody's to claim.
     claimed = claims.claim_opened(rows, run, opened, op.offer)
     if op.term is not None:
@@ -115,16 +112,14 @@ def _append(rows: Rows, op: port.Append) -> port.Verdict:
         run.dirty = True
     rows.save_run(run)
     return Appended(
-        events=tuple(stored),
-        dups=tuple(event is not None for event in known),
+        events=stored,
+        dups=dups,
         head=Head(run.seq, run.last_id),
         claimed=claimed,
     )
 
 
-def _append_again(
-    rows: Rows, run: Run, op: port.Append, stored: Sequence[Event]
-) -> port.Verdict:
+def _append_again(rows: Rows, run: Run, op: port.Append, stored: Sequence[Event]) -> port.Verdict:
     """The same append after a lost reply: the same answer, the same claims, nothing changed."""
     claimed = []
     for entry in op.entries:
@@ -151,39 +146,35 @@ def _check_append(
         return Refused(why=Why.MOVED)
     if run.status != "open" and op.term is not None:
         return Refused(why=Why.CLOSED)
+    drafts, open_ = Drafts(rows, run), run.status == "open"
+    seen: set[str] = set()
     for entry, before in zip(op.entries, known, strict=True):
-        if before is None and (why := _check_effect(rows, run, entry.effect)):
-            return Refused(why=why)
+        if before is None and entry.event.id not in seen:
+            if why := drafts.check(entry, open_=open_):
+                return Refused(why=why)
+            seen.add(entry.event.id)
+            open_ = open_ and not isinstance(entry.effect, port.CloseRun)
     return None
 
 
-def _check_effect(rows: Rows, run: Run, effect: port.Effect | None) -> Why | None:
-    if effect is None:
-        return None
-    if run.status != "open" and not isinstance(effect, port.Resolve):
-        return Why.CLOSED
-    if isinstance(effect, port.SettleUnstarted | port.Grant | port.Hold | port.Resolve):
-        call = rows.call(run.run_id, effect.request_id)
-        return Why.NO_CALL if call is None else _check_call_effect(call, effect)
-    return None
-
-
-def _check_call_effect(
-    call: Call, effect: port.SettleUnstarted | port.Grant | port.Hold | port.Resolve
-) -> Why | None:
-    match effect:
-        case port.SettleUnstarted():
-            if call.state is State.SETTLED:
-                return Why.SETTLED
-            return None if call.state in (State.WAITING, State.READY) else Why.STARTED
-        case port.Grant():
-            if call.args_digest != effect.args_digest:
-                return Why.DIGEST
-            return None if call.state is State.WAITING else Why.NOT_WAITING
-        case port.Hold():
-            return None if call.state is State.READY else Why.STARTED
-        case port.Resolve():
-            return None if call.unknown else Why.NOT_WAITING
+def _write_all(
+    rows: Rows,
+    run: Run,
+    entries: Sequence[port.Entry],
+    known: Sequence[Event | None],
+    opened: list[Call],
+) -> tuple[tuple[Event, ...], tuple[bool, ...]]:
+    """Write what is not there yet; an id that comes twice in one operation stands once (L2)."""
+    stored: list[Event] = []
+    dups: list[bool] = []
+    written: dict[str, Event] = {}
+    for entry, before in zip(entries, known, strict=True):
+        event = before if before is not None else written.get(entry.event.id)
+        dups.append(event is not None)
+        if event is None:
+            event = written[entry.event.id] = _write(rows, run, entry, opened)
+        stored.append(event)
+    return tuple(stored), tuple(dups)
 
 
 def _write(rows: Rows, run: Run, entry: port.Entry, opened: list[Call]) -> Event:
@@ -223,6 +214,7 @@ def _write(rows: Rows, run: Run, entry: port.Entry, opened: list[Call]) -> Event
             _flag(rows, run, name)
         case port.CloseRun(status):
             run.status, run.closed_ms = status, rows.wall_ms()
+            _shelve(rows, run)
         case None:
             pass
     return event
@@ -238,15 +230,19 @@ def _flag(rows: Rows, run: Run, name: str) -> None:
             run.parked = True
         case "resume":
             run.suspended = run.parked = False
-    # Ready calls of a stopped run leave their queue, so that they never stand before others.
-    for call in rows.calls(run.run_id):
-        if call.state is State.READY and call.shelved != _stopped(run):
+    _shelve(rows, run)
+
+
+def _shelve(rows: Rows, run: Run) -> None:
+    """Ready calls of a stopped run leave their queue, so that they never stand before others."""
+    for call in rows.ready_of(run.run_id):
+        if call.shelved != _stopped(run):
             call.shelved = _stopped(run)
             rows.save_call(call)
 
 
 def _stopped(run: Run) -> bool:
-    return run.cancelling or run.suspended or run.parked
+    return run.cancelling or run.suspended or run.parked or run.status != "open"
 
 
 def _open_call(rows: Rows, run: Run, event: Event, effect: port.OpenCall) -> Call:
@@ -287,11 +283,11 @@ def _settle(rows: Rows, op: port.Settle) -> port.Verdict:
     if run is None or run.deleted:
         return Refused(why=Why.NO_RUN if run is None else Why.DELETED)
     call = rows.call(op.run_id, op.request_id)
-    if call is None or op.attempt > call.attempt:
+    if call is None or not 1 <= op.attempt <= call.attempt:
         return Refused(why=Why.NO_CALL)
     if call.state is State.SETTLED:
         stands = rows.event(op.run_id, result_id(op.request_id))
-        mine = call.attempt == op.attempt and call.holder == op.worker
+        mine = call.holder == op.worker and (call.attempt == op.attempt or not op.fence)
         if mine and stands is not None and stands.raw == op.outcome.raw:
             return Settled(verdict="dup", event=stands, head=Head(run.seq, run.last_id))
         return _keep_stale(rows, run, call, op)
@@ -302,7 +298,7 @@ def _settle(rows: Rows, op: port.Settle) -> port.Verdict:
     event = claims.add_event(rows, run, op.outcome)
     call.take(Step.SETTLE)
     # The first finisher wins when results are not fenced: a repeat of its settle is then a dup.
-    call.holder, call.attempt = op.worker, max(call.attempt, op.attempt)
+    call.holder = op.worker
     call.unknown = op.unknown
     run.unknown += op.unknown
     if run.status == "open":

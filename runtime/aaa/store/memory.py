@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from threading import RLock
@@ -22,6 +23,7 @@ from aaa.store.port import Committed, Operation, RunInfo, StoreInfo, Wake
 from aaa.store.rows import Meta, Owner, Run, Timer
 
 CallKey = tuple[str, str]
+_Place = tuple[int, int, CallKey]
 
 
 class _Partition:
@@ -37,8 +39,9 @@ class _Partition:
         self._owners: dict[str, Owner] = {}
         self._timers: dict[str, list[tuple[int, str, Timer]]] = {}
         self._offers: dict[str, tuple[str, list[CallKey]]] = {}
-        # Indexes. Dicts keep insertion order, which is the order of waiting.
-        self._ready: dict[tuple[str, str], dict[CallKey, None]] = {}
+        # Indexes: what is ready by (app, queue), in order; where each ready call stands there.
+        self._ready: dict[tuple[str, str], list[_Place]] = {}
+        self._places: dict[CallKey, _Place] = {}
         self._dirty: dict[str, dict[str, None]] = {}
         self._leases: dict[str, list[tuple[int, CallKey]]] = {}
 
@@ -69,7 +72,7 @@ class _Partition:
         for event in self.events.pop(run.run_id, ()):
             del self._by_id[run.run_id, event.id]
         for call in self._calls.pop(run.run_id, {}).values():
-            self._queue(call).pop((call.run_id, call.request_id), None)
+            self._unplace(call)
         timers = self._timers.get(run.app, [])
         timers[:] = [entry for entry in timers if entry[2].run_id != run.run_id]
         heapq.heapify(timers)
@@ -89,27 +92,28 @@ class _Partition:
         calls = self._calls.get(run_id)
         return calls.get(request_id) if calls else None
 
-    def calls(self, run_id: str) -> list[Call]:
-        return list(self._calls.get(run_id, {}).values())
+    def ready_of(self, run_id: str) -> list[Call]:
+        return [call for call in self._calls.get(run_id, {}).values() if call.state is State.READY]
 
     def save_call(self, call: Call) -> None:
         key = (call.run_id, call.request_id)
         self._calls.setdefault(call.run_id, {})[call.request_id] = call
-        queue = self._queue(call)
+        self._unplace(call)
         if call.state is State.READY and not call.shelved:
-            queue.setdefault(key)
-        else:
-            queue.pop(key, None)
+            place = self._places[key] = (call.due_ms, call.seq, key)
+            insort(self._ready.setdefault((call.app, call.queue), []), place)
         if call.state in (State.LEASED, State.VERIFYING):
             heapq.heappush(self._leases.setdefault(call.app, []), (call.due_ms, key))
 
-    def _queue(self, call: Call) -> dict[CallKey, None]:
-        return self._ready.setdefault((call.app, call.queue), {})
+    def _unplace(self, call: Call) -> None:
+        place = self._places.pop((call.run_id, call.request_id), None)
+        if place is not None:
+            queue = self._ready[call.app, call.queue]
+            del queue[bisect_left(queue, place)]
 
     def ready(self, app: str, queue: str, limit: int) -> list[Call]:
-        waiting = self._ready.get((app, queue), {})
-        keys = [key for key, _ in zip(waiting, range(limit), strict=False)]
-        return [self._calls[run_id][request_id] for run_id, request_id in keys]
+        waiting = self._ready.get((app, queue), [])[:limit]
+        return [self._calls[run_id][request_id] for _, _, (run_id, request_id) in waiting]
 
     def any_ready(self, app: str) -> bool:
         return any(calls for (of, _), calls in self._ready.items() if of == app)

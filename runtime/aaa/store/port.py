@@ -271,9 +271,7 @@ class AcceptLoss:
     by: str
 
 
-Operation = (
-    Create | Append | Claim | Settle | Release | Own | Disown | Take | Delete | AcceptLoss
-)
+Operation = Create | Append | Claim | Settle | Release | Own | Disown | Take | Delete | AcceptLoss
 
 
 def wakes(operation: Operation) -> bool:

@@ -93,12 +93,12 @@ class Rows(Protocol):
 
     def call(self, run_id: str, request_id: str) -> Call | None: ...
     def save_call(self, call: Call) -> None: ...
-    def calls(self, run_id: str) -> list[Call]:
-        """All calls of a run."""
+    def ready_of(self, run_id: str) -> list[Call]:
+        """The ready calls of a run, the shelved ones too."""
         ...
 
     def ready(self, app: str, queue: str, limit: int) -> list[Call]:
-        """Ready calls that are not shelved, longest waiting first."""
+        """Ready calls that are not shelved, longest waiting first: by ``due_ms``, then ``seq``."""
         ...
 
     def any_ready(self, app: str) -> bool:

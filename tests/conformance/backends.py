@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 
 from aaa.testing.harness import Harness, MemoryHarness
+from conformance.postgres_harness import PostgresHarness
 
 Factory = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Harness]]
 
@@ -25,4 +26,14 @@ async def memory(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
         await harness.close()
 
 
-BACKENDS: dict[str, Factory] = {"memory": memory}
+@asynccontextmanager
+async def postgres(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+    harness = PostgresHarness(request.getfixturevalue("postgres_url"))
+    await harness.store.open()
+    try:
+        yield harness
+    finally:
+        await harness.close()
+
+
+BACKENDS: dict[str, Factory] = {"memory": memory, "postgres": postgres}

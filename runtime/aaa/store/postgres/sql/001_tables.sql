@@ -20,7 +20,8 @@ CREATE TABLE store (
 CREATE TABLE partitions (
     partition  int    PRIMARY KEY,
     mark       bigint NOT NULL DEFAULT 0,  -- high-water mark, one more at every commit
-    behind     bigint NOT NULL DEFAULT 0   -- the highest mark that a worker missed, 0: none
+    behind     bigint NOT NULL DEFAULT 0,  -- the highest mark that a worker missed, 0: none
+    woken      bigint NOT NULL DEFAULT 0   -- the mark of the last commit that others may act on
 ) WITH (fillfactor = 10);
 
 CREATE TABLE runs (
@@ -74,7 +75,6 @@ CREATE TABLE calls (
     args_digest  text   NOT NULL,
     state        text   NOT NULL,  -- as aaa.store.guard.State
     due_ms       bigint NOT NULL,  -- ready since, or the lease's end had nobody renewed it
-    place        bigint NOT NULL,  -- order of becoming ready
     verify       boolean NOT NULL,
     shelved      boolean NOT NULL DEFAULT false,
     attempt      int    NOT NULL DEFAULT 0,
@@ -91,7 +91,7 @@ CREATE TABLE calls (
     unknown      boolean NOT NULL DEFAULT false,
     PRIMARY KEY (partition, run_id, request_id)
 ) WITH (fillfactor = 70);
-CREATE INDEX calls_ready ON calls (partition, app, queue, due_ms, seq, place)
+CREATE INDEX calls_ready ON calls (partition, app, queue, due_ms, seq, run_id, request_id)
     WHERE state = 'ready' AND NOT shelved;
 CREATE INDEX calls_leased ON calls (partition, app, session)
     WHERE state IN ('leased', 'verifying');
@@ -147,10 +147,11 @@ CREATE TABLE workers (
     info      bytea  NOT NULL
 ) WITH (fillfactor = 50);
 
--- Who wants to be notified. A row too many costs a needless NOTIFY, nothing else.
+-- Who wants to be told, and whether it sleeps (see 80_commit.sql).
 CREATE TABLE listeners (
-    session  int PRIMARY KEY
-);
+    session  int     PRIMARY KEY,
+    asleep   boolean NOT NULL
+) WITH (fillfactor = 10);
 
--- Order of becoming ready or dirty. No cache: the order holds across sessions.
+-- Order of becoming dirty. No cache: the order holds across sessions.
 CREATE SEQUENCE places;

@@ -68,9 +68,11 @@ BEGIN
     verdict := CASE WHEN once OR (cancelled AND NOT spent) THEN 'lost' ELSE 'abandon' END;
     IF NOT c.verify OR c.verifies >= @@max_verifies@@ THEN RETURN verdict; END IF;
     IF terms IS NOT NULL THEN RETURN 'verify'; END IF;
-    -- Wait for a worker that has the tool's code, but not for ever.
-    ended_ms := greatest(c.due_ms, coalesce(
-        (SELECT beat_ms + c.lease_ttl_ms FROM sessions WHERE session = c.session), 0));
+    -- Wait for a worker that has the tool's code, but not for ever. When a session ended is not
+    -- known: count from its last sign of life.
+    ended_ms := CASE WHEN c.session = 0 THEN c.due_ms
+        ELSE greatest(c.due_ms - c.lease_ttl_ms, coalesce(
+            (SELECT beat_ms FROM sessions WHERE session = c.session), 0)) END;
     RETURN CASE WHEN now_ms - ended_ms > @@verify_grace_ttls@@ * c.lease_ttl_ms
         THEN verdict ELSE 'skip' END;
 END $$;

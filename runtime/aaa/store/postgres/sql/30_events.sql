@@ -25,7 +25,7 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 CREATE OR REPLACE FUNCTION fn_stopped(r runs) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT r.cancelling OR r.suspended OR r.parked
+    SELECT r.cancelling OR r.suspended OR r.parked OR r.status <> 'open'
 $$;
 
 -- A run waits for its owner from now on, unless it waits already or has ended.
@@ -50,7 +50,7 @@ END $$;
 CREATE OR REPLACE FUNCTION fn_save_call(c calls) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE calls SET
-        state = c.state, due_ms = c.due_ms, place = c.place, shelved = c.shelved,
+        state = c.state, due_ms = c.due_ms, shelved = c.shelved,
         attempt = c.attempt, holder = c.holder, session = c.session, nonce = c.nonce,
         lease_ttl_ms = c.lease_ttl_ms, delivery = c.delivery, cap = c.cap, guarded = c.guarded,
         verifies = c.verifies, approval = c.approval, approval_until_ms = c.approval_until_ms,

@@ -101,8 +101,7 @@ BEGIN
         terms := offer->'queues'->c.queue;
         CONTINUE WHEN terms IS NULL OR c.state <> 'ready'
             OR jsonb_array_length(claimed) >= (offer->>'limit')::int;
-        CONTINUE WHEN fn_judge_ready(c, terms, now_ms, fn_stopped(r) OR r.status <> 'open')
-            <> 'start';
+        CONTINUE WHEN fn_judge_ready(c, terms, now_ms, fn_stopped(r)) <> 'start';
         r := fn_begin(r, c, terms, offer, false, now_ms);
         SELECT * INTO one FROM fn_as_claimed(r.partition, r.run_id, request);
         claimed := claimed || jsonb_build_array(one.claimed);
@@ -133,9 +132,8 @@ DECLARE
     one record;
 BEGIN
     FOR one IN
-        SELECT session, min(greatest(due_ms, 0)) AS first_due FROM calls
+        SELECT DISTINCT session FROM calls
             WHERE partition = p AND app = p_app AND state IN ('leased', 'verifying')
-            GROUP BY session
     LOOP
         IF fn_silent_since(one.session, mine) IS NOT NULL THEN
             gone := gone || one.session;
@@ -218,14 +216,14 @@ BEGIN
                 SELECT * FROM calls
                     WHERE partition = p AND app = op->>'app' AND queue = q
                         AND state = 'ready' AND NOT shelved
-                    ORDER BY due_ms, seq, place
+                    ORDER BY due_ms, seq, run_id, request_id
                     LIMIT most - jsonb_array_length(claimed) + 1
-            ) w ORDER BY w.due_ms, w.seq, w.place
+            ) w ORDER BY w.due_ms, w.seq, w.run_id, w.request_id
         LOOP
             SELECT * INTO r FROM runs WHERE partition = p AND run_id = c.run_id;
             CONTINUE WHEN NOT FOUND;
             terms := offer->'queues'->c.queue;
-            step := fn_judge_ready(c, terms, now_ms, fn_stopped(r) OR r.status <> 'open');
+            step := fn_judge_ready(c, terms, now_ms, fn_stopped(r));
             IF step = 'hold' THEN
                 SELECT * INTO one FROM fn_as_claimed(p, c.run_id, c.request_id);
                 held := held || jsonb_build_array(one.claimed);

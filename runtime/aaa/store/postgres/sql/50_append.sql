@@ -1,6 +1,14 @@
 -- Creating and appending: aaa/store/logic.py. Every function checks first and writes afterwards,
 -- so that a refusal has changed nothing.
 
+-- Ready calls of a stopped run leave their queue, so that they never stand before others.
+CREATE OR REPLACE FUNCTION fn_shelve(r runs) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE calls SET shelved = fn_stopped(r)
+        WHERE partition = r.partition AND run_id = r.run_id
+            AND state = 'ready' AND shelved <> fn_stopped(r);
+END $$;
+
 CREATE OR REPLACE FUNCTION fn_flag(r runs, flag text) RETURNS runs LANGUAGE plpgsql AS $$
 BEGIN
     CASE flag
@@ -10,10 +18,7 @@ BEGIN
         WHEN 'resume' THEN r.suspended := false; r.parked := false;
         ELSE NULL;
     END CASE;
-    -- Ready calls of a stopped run leave their queue, so that they never stand before others.
-    UPDATE calls SET shelved = fn_stopped(r)
-        WHERE partition = r.partition AND run_id = r.run_id
-            AND state = 'ready' AND shelved <> fn_stopped(r);
+    PERFORM fn_shelve(r);
     RETURN r;
 END $$;
 
@@ -24,11 +29,11 @@ DECLARE
 BEGIN
     INSERT INTO calls (
         partition, run_id, request_id, seq, app, queue, call_json, name_json, key_json,
-        args_digest, state, due_ms, place, verify, shelved, approval
+        args_digest, state, due_ms, verify, shelved, approval
     ) VALUES (
         r.partition, r.run_id, request, r.seq, r.app, effect->>'queue', effect->>'call',
         effect->>'name', effect->>'key', effect->>'digest',
-        CASE WHEN waits THEN 'waiting' ELSE 'ready' END, now_ms, nextval('places'),
+        CASE WHEN waits THEN 'waiting' ELSE 'ready' END, now_ms,
         (effect->>'verify')::boolean, fn_stopped(r), CASE WHEN waits THEN 'needed' ELSE '' END
     );
     IF waits THEN r.awaiting := r.awaiting + 1; END IF;
@@ -52,7 +57,6 @@ BEGIN
             c.approval := 'granted';
             c.approval_until_ms := now_ms + (effect->>'for_ms')::bigint;
             c.due_ms := now_ms;
-            c.place := nextval('places');
             c.shelved := fn_stopped(r);
             r.awaiting := r.awaiting - 1;
         WHEN 'hold' THEN
@@ -84,6 +88,7 @@ BEGIN
         WHEN 'close' THEN
             r.status := effect->>'status';
             r.closed_ms := now_ms;
+            PERFORM fn_shelve(r);
         WHEN 'timer' THEN
             INSERT INTO timers VALUES (r.partition, r.run_id, entry->>'id', r.app,
                 effect->>'name', now_ms + (effect->>'after_ms')::bigint);
@@ -93,27 +98,100 @@ BEGIN
     RETURN r;
 END $$;
 
--- Why an effect cannot be had, or NULL.
-CREATE OR REPLACE FUNCTION fn_check_effect(r runs, effect jsonb) RETURNS text
+-- Why the effects of an append cannot be had, or NULL. `known`: which entries stand already.
+-- `drafts` holds the calls as the earlier entries leave them, before any is written: a decision may
+-- open a call and settle it at once (aaa/store/drafts.py).
+CREATE OR REPLACE FUNCTION fn_check_effects(r runs, entries jsonb, known boolean[]) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
-    kind text := effect->>'kind';
-    c calls;
+    is_open boolean := r.status = 'open';
+    drafts jsonb := '{}';
+    seen text[] := '{}';
+    effect jsonb;
+    kind text;
+    why text;
 BEGIN
-    IF kind IS NULL THEN RETURN NULL; END IF;
-    IF r.status <> 'open' AND kind <> 'resolve' THEN RETURN 'closed'; END IF;
-    IF kind NOT IN ('settle', 'grant', 'hold', 'resolve') THEN RETURN NULL; END IF;
-    SELECT * INTO c FROM calls WHERE partition = r.partition AND run_id = r.run_id
-        AND request_id = effect->>'request';
-    IF NOT FOUND THEN RETURN 'no_call'; END IF;
-    RETURN CASE kind
-        WHEN 'settle' THEN CASE WHEN c.state = 'settled' THEN 'settled'
-            WHEN c.state NOT IN ('waiting', 'ready') THEN 'started' END
-        WHEN 'grant' THEN CASE WHEN c.args_digest <> effect->>'digest' THEN 'digest'
-            WHEN c.state <> 'waiting' THEN 'not_waiting' END
-        WHEN 'hold' THEN CASE WHEN c.state <> 'ready' THEN 'started' END
-        WHEN 'resolve' THEN CASE WHEN NOT c.unknown THEN 'not_waiting' END
-    END;
+    FOR i IN 1 .. cardinality(known) LOOP
+        effect := entries->(i - 1)->'effect';
+        kind := effect->>'kind';
+        CONTINUE WHEN known[i] OR kind IS NULL OR entries->(i - 1)->>'id' = ANY (seen);
+        seen := seen || (entries->(i - 1)->>'id');
+        IF NOT is_open AND kind <> 'resolve' THEN RETURN 'closed'; END IF;
+        IF kind = 'open' THEN
+            drafts := drafts || jsonb_build_object(entries->(i - 1)->>'id', jsonb_build_object(
+                'state', CASE WHEN (effect->>'approve')::boolean THEN 'waiting' ELSE 'ready' END,
+                'digest', effect->>'digest', 'unknown', false));
+        ELSIF kind IN ('settle', 'grant', 'hold', 'resolve') THEN
+            SELECT f.why, f.drafts INTO why, drafts FROM fn_check_call(r, effect, drafts) f;
+            IF why IS NOT NULL THEN RETURN why; END IF;
+        ELSIF kind = 'close' THEN
+            is_open := false;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION fn_check_call(
+    r runs, effect jsonb, INOUT drafts jsonb, OUT why text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    request text := effect->>'request';
+    draft jsonb := drafts->request;
+    state text;
+BEGIN
+    IF draft IS NULL THEN
+        SELECT jsonb_build_object('state', c.state, 'digest', c.args_digest, 'unknown', c.unknown)
+            INTO draft FROM calls c
+            WHERE c.partition = r.partition AND c.run_id = r.run_id AND c.request_id = request;
+        IF NOT FOUND THEN
+            why := 'no_call';
+            RETURN;
+        END IF;
+    END IF;
+    state := draft->>'state';
+    CASE effect->>'kind'
+        WHEN 'settle' THEN
+            why := CASE WHEN state = 'settled' THEN 'settled'
+                WHEN state NOT IN ('waiting', 'ready') THEN 'started' END;
+            draft := draft || '{"state": "settled"}';
+        WHEN 'grant' THEN
+            why := CASE WHEN draft->>'digest' <> effect->>'digest' THEN 'digest'
+                WHEN state <> 'waiting' THEN 'not_waiting' END;
+            draft := draft || '{"state": "ready"}';
+        WHEN 'hold' THEN
+            why := CASE WHEN state <> 'ready' THEN 'started' END;
+            draft := draft || '{"state": "waiting"}';
+        WHEN 'resolve' THEN
+            why := CASE WHEN NOT (draft->>'unknown')::boolean THEN 'not_waiting' END;
+            draft := draft || '{"unknown": false}';
+    END CASE;
+    drafts := drafts || jsonb_build_object(request, draft);
+END $$;
+
+-- Write the entries that are not there yet; an id that comes twice in one operation stands once.
+CREATE OR REPLACE FUNCTION fn_write_all(
+    INOUT r runs, entries jsonb, p_raws bytea[], now_ms bigint,
+    OUT shown jsonb, OUT opened text[], OUT raws bytea[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    entry jsonb;
+    e events;
+BEGIN
+    shown := '[]';
+    opened := '{}';
+    raws := '{}';
+    FOR entry IN SELECT value FROM jsonb_array_elements(entries) LOOP
+        SELECT * INTO e FROM events
+            WHERE partition = r.partition AND run_id = r.run_id AND id = entry->>'id';
+        IF FOUND THEN
+            shown := shown || jsonb_build_array(fn_show(e));
+            raws := raws || e.raw;
+            CONTINUE;
+        END IF;
+        r := fn_write(r, entry, p_raws, now_ms);
+        shown := shown || jsonb_build_array(jsonb_build_array(r.seq, now_ms));
+        IF entry->'effect'->>'kind' = 'open' THEN opened := opened || (entry->>'id'); END IF;
+    END LOOP;
 END $$;
 
 CREATE OR REPLACE FUNCTION fn_appended(
@@ -130,6 +208,7 @@ DECLARE
     r runs;
     e events;
     entry jsonb;
+    one record;
     shown jsonb := '[]';
 BEGIN
     raws := '{}';
@@ -152,12 +231,10 @@ BEGIN
     r := ROW(p, op->>'run', op->>'app', op->>'digest', 'open', 0, '', 0, nextval('places'),
         false, false, false, 0, 0, now_ms, NULL, false);
     INSERT INTO runs VALUES (r.*);
-    FOR entry IN SELECT value FROM jsonb_array_elements(op->'entries') LOOP
-        r := fn_write(r, entry, p_raws, now_ms);
-        shown := shown || jsonb_build_array(jsonb_build_array(r.seq, now_ms));
-    END LOOP;
-    PERFORM fn_save_run(r);
-    verdict := fn_appended(r, shown, '[]');
+    SELECT * INTO one FROM fn_write_all(r, op->'entries', p_raws, now_ms);
+    raws := one.raws;
+    PERFORM fn_save_run(one.r);
+    verdict := fn_appended(one.r, one.shown, '[]');
 END $$;
 
 -- The same append after a lost reply: the same answer, the same claims, nothing changed.
@@ -195,12 +272,10 @@ CREATE OR REPLACE FUNCTION fn_append(
 DECLARE
     decision boolean := op->'term' IS NOT NULL;
     r runs;
-    e events;
     entry jsonb;
     known boolean[] := '{}';
     why text;
-    opened text[] := '{}';
-    shown jsonb := '[]';
+    written record;
     claimed jsonb := '[]';
     one record;
 BEGIN
@@ -233,30 +308,17 @@ BEGIN
         verdict := fn_refused('closed');
         RETURN;
     END IF;
-    FOR i IN 1 .. cardinality(known) LOOP
-        CONTINUE WHEN known[i];
-        why := fn_check_effect(r, op->'entries'->(i - 1)->'effect');
-        IF why IS NOT NULL THEN
-            verdict := fn_refused(why);
-            RETURN;
-        END IF;
-    END LOOP;
-    FOR i IN 1 .. cardinality(known) LOOP
-        entry := op->'entries'->(i - 1);
-        IF known[i] THEN
-            SELECT * INTO e FROM events
-                WHERE partition = p AND run_id = r.run_id AND id = entry->>'id';
-            shown := shown || jsonb_build_array(fn_show(e));
-            raws := raws || e.raw;
-        ELSE
-            r := fn_write(r, entry, p_raws, now_ms);
-            shown := shown || jsonb_build_array(jsonb_build_array(r.seq, now_ms));
-            IF entry->'effect'->>'kind' = 'open' THEN opened := opened || (entry->>'id'); END IF;
-        END IF;
-    END LOOP;
+    why := fn_check_effects(r, op->'entries', known);
+    IF why IS NOT NULL THEN
+        verdict := fn_refused(why);
+        RETURN;
+    END IF;
+    SELECT * INTO written FROM fn_write_all(r, op->'entries', p_raws, now_ms);
+    r := written.r;
+    raws := written.raws;
     -- A call that is opened and settled by the same decision is nobody's to claim.
-    IF op->'offer' IS NOT NULL AND opened <> '{}' THEN
-        SELECT * INTO one FROM fn_claim_opened(r, opened, op->'offer', now_ms);
+    IF op->'offer' IS NOT NULL AND written.opened <> '{}' THEN
+        SELECT * INTO one FROM fn_claim_opened(r, written.opened, op->'offer', now_ms);
         r := one.r;
         claimed := one.claimed;
         raws := raws || one.raws;
@@ -268,5 +330,5 @@ BEGIN
         r := fn_mark_dirty(r);
     END IF;
     PERFORM fn_save_run(r);
-    verdict := fn_appended(r, shown, claimed);
+    verdict := fn_appended(r, written.shown, claimed);
 END $$;

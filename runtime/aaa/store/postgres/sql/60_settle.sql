@@ -53,11 +53,12 @@ BEGIN
     END IF;
     SELECT * INTO c FROM calls
         WHERE partition = p AND run_id = r.run_id AND request_id = op->>'request';
-    IF NOT FOUND OR this > c.attempt THEN
+    IF NOT FOUND OR this NOT BETWEEN 1 AND c.attempt THEN
         verdict := fn_refused('no_call');
         RETURN;
     END IF;
-    IF c.state = 'settled' AND c.attempt = this AND c.holder = op->>'worker' THEN
+    IF c.state = 'settled' AND c.holder = op->>'worker'
+            AND (c.attempt = this OR NOT (op->>'fence')::boolean) THEN
         SELECT * INTO e FROM events
             WHERE partition = p AND run_id = r.run_id AND id = c.request_id || ':result';
         IF FOUND AND e.raw = p_raws[(op->>'raw')::int] THEN

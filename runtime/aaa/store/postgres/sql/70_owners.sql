@@ -70,8 +70,8 @@ BEGIN
         INTO found_runs FROM (
             SELECT * FROM runs WHERE partition = p AND app = op->>'app' AND dirty > 0
                 ORDER BY dirty LIMIT most + 1) w;
-    SELECT greatest(min(due_ms) - now_ms, 0) INTO next_ms
-        FROM timers WHERE partition = p AND app = op->>'app';
+    SELECT greatest(due_ms - now_ms, 0) INTO next_ms FROM timers
+        WHERE partition = p AND app = op->>'app' ORDER BY due_ms LIMIT 1;
     RETURN jsonb_build_object('v', 'taken', 'more', jsonb_array_length(found_runs) > most,
         'runs', CASE WHEN jsonb_array_length(found_runs) > most
             THEN found_runs - most ELSE found_runs END,
@@ -116,7 +116,7 @@ BEGIN
     FOR c IN SELECT * FROM calls
         WHERE partition = p AND state NOT IN ('settled', 'waiting')
             AND starts_with(queue, 'tool/')
-        ORDER BY place
+        ORDER BY run_id, seq
     LOOP
         SELECT * INTO r FROM runs WHERE partition = p AND run_id = c.run_id;
         CONTINUE WHEN NOT FOUND;

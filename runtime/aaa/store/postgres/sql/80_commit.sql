@@ -1,37 +1,48 @@
 -- The one entry point for changes: a batch of operations on one partition, in one transaction.
 
--- Whether anything in the partition waits for somebody.
-CREATE OR REPLACE FUNCTION fn_waiting(p int) RETURNS boolean LANGUAGE sql AS $$
-    SELECT EXISTS (SELECT 1 FROM runs WHERE partition = p AND dirty > 0)
-        OR EXISTS (SELECT 1 FROM calls WHERE partition = p AND state = 'ready' AND NOT shelved)
-$$;
+-- Telling sleepers. A commit with NOTIFY waits for every other one in the database, so one is sent
+-- only to a listener that sleeps. It is told once; then it marks itself asleep again, and asks
+-- afterwards which partitions have news. The lock makes that order certain: whoever commits holds
+-- it shared until the commit is done, whoever falls asleep holds it alone. So a commit either is
+-- seen by the question or finds the sleeper.
+CREATE OR REPLACE FUNCTION fn_tell(me int) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(@@sleep_class@@, 0);
+    IF NOT EXISTS (SELECT 1 FROM listeners WHERE asleep AND session <> me) THEN RETURN; END IF;
+    PERFORM 1 FROM listeners WHERE asleep AND session <> me ORDER BY session FOR UPDATE;
+    UPDATE listeners SET asleep = false WHERE asleep AND session <> me;
+    IF FOUND THEN PERFORM pg_notify(@@channel@@, ''); END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION fn_sleep(me int) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(@@sleep_class@@, 0);
+    INSERT INTO listeners VALUES (me, true)
+        ON CONFLICT (session) DO UPDATE SET asleep = true;
+END $$;
 
 -- Returns a row for each operation, its payloads beside it, and a last row with the mark.
--- If a session that an operation rests on has ended, nothing is applied: one row says which.
+-- If a session that an operation rests on has ended, nothing is applied: the error names it.
 CREATE OR REPLACE FUNCTION fn_commit(
-    p int, seen bigint, ops jsonb, p_raws bytea[], p_sessions int[], p_listener int
+    p int, seen bigint, ops jsonb, p_raws bytea[], p_sessions int[], wakes boolean, me int
 ) RETURNS TABLE (verdict jsonb, raws bytea[], mark bigint) LANGUAGE plpgsql AS $$
 DECLARE
     op jsonb;
     now_ms bigint;
     number int;
-    others boolean := EXISTS (SELECT 1 FROM listeners WHERE session <> p_listener);
-    waited boolean := true;
 BEGIN
     UPDATE partitions SET mark = partitions.mark + 1,
+            woken = CASE WHEN wakes THEN partitions.mark + 1 ELSE woken END,
             behind = CASE WHEN partitions.mark < seen THEN greatest(behind, seen) ELSE behind END
         WHERE partition = p;
     IF NOT FOUND THEN RAISE EXCEPTION 'aaa: no partition %', p; END IF;
     -- After the lock, which may have taken its time.
     FOREACH number IN ARRAY p_sessions LOOP
         IF fn_silent_since(number, 0) IS NOT NULL THEN
-            UPDATE partitions SET mark = partitions.mark - 1 WHERE partition = p;
-            verdict := jsonb_build_object('v', 'gone', 'session', number);
-            RETURN NEXT;
-            RETURN;
+            RAISE EXCEPTION 'aaa: lease session % has ended', number
+                USING ERRCODE = '@@gone_code@@', DETAIL = number::text;
         END IF;
     END LOOP;
-    IF others THEN waited := fn_waiting(p); END IF;
     FOR op IN SELECT value FROM jsonb_array_elements(ops) LOOP
         now_ms := fn_now_ms();
         raws := '{}';
@@ -53,11 +64,7 @@ BEGIN
         END CASE;
         RETURN NEXT;
     END LOOP;
-    -- A commit with NOTIFY waits for every other one in the database. So it is sent only when
-    -- somebody else listens, and only when a partition in which nothing waited gets something.
-    IF NOT waited AND fn_waiting(p) THEN
-        PERFORM pg_notify(@@channel@@, p::text);
-    END IF;
+    IF wakes THEN PERFORM fn_tell(me); END IF;
     verdict := NULL;
     raws := NULL;
     SELECT partitions.mark INTO mark FROM partitions WHERE partition = p;

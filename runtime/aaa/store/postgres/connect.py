@@ -39,7 +39,7 @@ CUT_AFTER_S: Final = STATEMENT_TIMEOUT_S + 3
 
 #: What libpq is told where the URL says nothing. A line that is dead is noticed in some 15 s.
 _LIBPQ: Final[dict[str, Any]] = {
-    "connect_timeout": 5,
+    "connect_timeout": 4,
     "keepalives": 1,
     "keepalives_idle": 5,
     "keepalives_interval": 3,

@@ -26,7 +26,7 @@ _GONE = frozenset({"42P01", "42883", "3F000", "42704"})
 _REFUSED_FOR_GOOD = re.compile(
     r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry"
     r"|not permitted to log in|certificate|SSL was required|does not support SSL"
-    r"|unsupported startup parameter|could not translate host name .* Name or service not known"
+    r"|unsupported startup parameter|permission denied"
 )
 
 

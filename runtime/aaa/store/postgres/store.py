@@ -94,7 +94,7 @@ class PostgresEventStore:
         self._info = None
         self._wakes.clear()
         await self._listener.stop()
-        self._book.close()
+        await asyncio.to_thread(self._book.close)
         await self._pool.close()
 
     async def commit(

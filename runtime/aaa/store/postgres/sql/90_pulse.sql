@@ -62,7 +62,7 @@ BEGIN
                 IN (SELECT value FROM jsonb_array_elements(held));
 END $$;
 
--- Partitions in which something of these apps waits for a visit.
+-- Partitions in which something of these apps waits for a visit: unfolded, ready, due or lost.
 CREATE OR REPLACE FUNCTION fn_hot(p_apps text[], mine int, now_ms bigint) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -72,28 +72,22 @@ BEGIN
     FOR number IN
         SELECT DISTINCT session FROM calls
             WHERE state IN ('leased', 'verifying') AND session <> mine
-        UNION SELECT session FROM owners WHERE session NOT IN (0, mine)
     LOOP
         IF fn_silent_since(number, mine) IS NOT NULL THEN dead := dead || number; END IF;
     END LOOP;
-    RETURN (SELECT coalesce(jsonb_agg(p.partition), '[]') FROM partitions p WHERE
-        EXISTS (SELECT 1 FROM unnest(p_apps) a(name), LATERAL (
-            SELECT 1 FROM runs
-                WHERE partition = p.partition AND app = a.name AND dirty > 0 LIMIT 1) x)
-        OR EXISTS (SELECT 1 FROM unnest(p_apps) a(name), LATERAL (
-            SELECT 1 FROM calls WHERE partition = p.partition AND app = a.name
-                AND state = 'ready' AND NOT shelved LIMIT 1) x)
-        OR EXISTS (SELECT 1 FROM unnest(p_apps) a(name), LATERAL (
-            SELECT 1 FROM timers
-                WHERE partition = p.partition AND app = a.name AND due_ms <= now_ms LIMIT 1) x)
-        OR (dead <> '{}' AND (
-            EXISTS (SELECT 1 FROM calls c
-                WHERE c.partition = p.partition AND c.app = ANY (p_apps)
-                    AND c.state IN ('leased', 'verifying') AND c.session = ANY (dead)
-                    AND fn_ended(c.session, c.due_ms, c.lease_ttl_ms, mine, now_ms))
-            OR EXISTS (SELECT 1 FROM owners o
-                WHERE o.partition = p.partition AND o.app = ANY (p_apps) AND o.session = ANY (dead)
-                    AND fn_ended(o.session, o.until_ms, o.ttl_ms, mine, now_ms)))));
+    RETURN (SELECT coalesce(jsonb_agg(p.partition), '[]') FROM partitions p WHERE EXISTS (
+        SELECT 1 FROM unnest(p_apps) a(name) WHERE
+            EXISTS (SELECT 1 FROM runs
+                WHERE partition = p.partition AND app = a.name AND dirty > 0)
+            OR EXISTS (SELECT 1 FROM calls
+                WHERE partition = p.partition AND app = a.name
+                    AND state = 'ready' AND NOT shelved)
+            OR EXISTS (SELECT 1 FROM timers
+                WHERE partition = p.partition AND app = a.name AND due_ms <= now_ms)
+            OR (dead <> '{}' AND EXISTS (SELECT 1 FROM calls
+                WHERE partition = p.partition AND app = a.name
+                    AND state IN ('leased', 'verifying') AND session = ANY (dead)
+                    AND fn_ended(session, due_ms, lease_ttl_ms, mine, now_ms)))));
 END $$;
 
 CREATE OR REPLACE FUNCTION fn_members(p_apps text[], mine int, now_ms bigint) RETURNS jsonb

@@ -103,10 +103,10 @@ async def _serve_client(
             writer.write(b"N")
         writer.write(greeting)
         while True:
-            asked = b""
-            while not asked or asked_kind not in b"SQ":
-                asked_kind, message = await _message(reader)
-                if asked_kind == b"X":
+            asked, kind = b"", b""
+            while kind not in (b"S", b"Q"):
+                kind, message = await _message(reader)
+                if kind == b"X":
                     return
                 asked += message
             async with alone:

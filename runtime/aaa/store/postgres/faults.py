@@ -18,7 +18,7 @@ from aaa.errors import AAAError, ConfigError, StoreUnavailable, StoreWentBack
 RACES = frozenset({"40001", "40P01", "55P03"})
 
 #: Codes or classes (two letters) of states that pass: connections, shutdown, resources, read-only.
-_PASSING = frozenset({"08", "53", "57", "58", "XX", "40", "55", "25006"})
+_PASSING = frozenset({"08", "53", "57", "58", "40", "55", "25006"})
 _DENIED = frozenset({"28", "3D000"})
 _GONE = frozenset({"42P01", "42883", "3F000", "42704"})
 

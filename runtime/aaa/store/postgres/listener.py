@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
+import psycopg
 from psycopg import sql
 
 from aaa.clock import Clock
@@ -23,6 +25,8 @@ from aaa.store.postgres.schema import Functions
 #: Without any news, look again after so long: the connection is shown to live, too.
 _LOOK_AGAIN_S = 20.0
 _RETRY_S = 1.0
+
+_log = logging.getLogger(__name__)
 
 
 class Listener:
@@ -49,8 +53,10 @@ class Listener:
 
     async def _run(self) -> None:
         while True:
-            with contextlib.suppress(AAAError):
+            try:
                 await self._listen()
+            except (AAAError, psycopg.Error) as error:
+                _log.info("not woken by Postgres for a while, heartbeats look instead: %s", error)
             self.session = 0
             await self._clock.sleep(_RETRY_S)
 

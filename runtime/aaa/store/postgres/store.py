@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import psycopg
@@ -47,6 +48,8 @@ class PostgresEventStore:
         ).encode()
         self._pool = Pool(address)
         self._book = LeaseBook(address, self._functions)
+        # Of its own: the loop's default threads may all be busy with tools.
+        self._thread = ThreadPoolExecutor(max_workers=2, thread_name_prefix="aaa-lease")
         self._listener = Listener(address, self._functions, self._woken, clock)
         self._wakes: list[Wake] = []
         self._info: StoreInfo | None = None
@@ -95,6 +98,7 @@ class PostgresEventStore:
         self._wakes.clear()
         await self._listener.stop()
         await asyncio.to_thread(self._book.close)
+        self._thread.shutdown(wait=False)
         await self._pool.close()
 
     async def commit(
@@ -129,7 +133,8 @@ class PostgresEventStore:
         known = self._book.known(worker)
         if known is not None:
             return known
-        return await asyncio.to_thread(self._book.session, worker)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._book.session, worker)
 
     def _drop(self, sessions: dict[str, int], gone: int) -> None:
         for worker, number in sessions.items():

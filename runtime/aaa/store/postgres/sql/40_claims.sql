@@ -145,7 +145,7 @@ BEGIN
             WHERE partition = p AND app = p_app AND state IN ('leased', 'verifying')
                 AND session = ANY (gone)
                 AND fn_ended(session, due_ms, lease_ttl_ms, mine, now_ms)
-            ORDER BY due_ms, seq LIMIT most;
+            ORDER BY due_ms, run_id, request_id LIMIT most;
 END $$;
 
 -- When the next lease can end by itself, from now: only after a restart of the server, since a

@@ -293,6 +293,7 @@ async def a_closed_run_leaves_nothing_in_the_queues(s: Scene) -> None:
     for name in ("a", "b"):
         await s.request(run, name)
     await s.append(run, Entry(note(run, ev.RUN_FAILED, "end"), port.CloseRun("failed")))
+    await s.harness.advance(3)
     other = await s.call(run="other")
     assert (await s.take_one("w1", limit=1)).request == other
     term = await s.own("w1")

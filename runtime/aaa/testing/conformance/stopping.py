@@ -31,6 +31,7 @@ async def a_suspended_or_parked_run_starts_nothing_until_it_is_resumed(s: Scene)
         info = await s.info(run)
         assert (info.suspended, info.parked) == (name == "suspend", name == "park")
         await s.request(run, "later")
+        await s.harness.advance(3)
         other = await s.call(run=f"{name}-other")
         assert (await s.take_one("w1", limit=1)).request == other
         assert not (await s.claim("w1")).claimed
@@ -48,6 +49,7 @@ async def a_grant_in_a_suspended_run_waits_for_the_resume(s: Scene) -> None:
     second = await s.request(request.run_id, "c2", needs_approval=True)
     await s.append(request.run_id, flag(request.run_id, "suspend"))
     await s.append(request.run_id, grant(request), grant(second, id_="ok2"))
+    await s.harness.advance(3)
     other = await s.call(run="other")
     assert (await s.take_one("w1", limit=1)).request == other
     assert not (await s.claim("w1")).claimed

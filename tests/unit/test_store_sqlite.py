@@ -303,15 +303,17 @@ async def test_an_operation_that_raises_is_undone_alone(
 
     await commit(store, "bad", creates("bad"))
     monkeypatch.setattr(logic, "apply", raising)
-    bad = port.Append(run_id="bad", entries=(opens(tool_requested("bad")),))
+    timer = Entry(note("bad", ev.TIMER_SET, "t"), port.StartTimer('"t"', 1))  # written at once
+    bad = port.Append(run_id="bad", entries=(opens(tool_requested("bad")), timer))
     with pytest.raises(CorruptHistory, match="after everything"):
         await commit(store, "bad", bad, creates("bad", other=1))
     monkeypatch.setattr(logic, "apply", apply)
     assert len(await store.read("bad")) == 1
+    assert writing(store).execute("SELECT count(*) FROM timers").get == 0
     run = await store.run("bad")
     assert run is not None
     assert run.head.seq == 1
-    assert (await commit(store, "bad", bad)).verdicts[0].dups == (False,)  # type: ignore[union-attr]
+    assert (await commit(store, "bad", bad)).verdicts[0].dups == (False,) * 2  # type: ignore[union-attr]
 
 
 async def test_what_queues_up_is_committed_together(store: SQLiteEventStore, path: Path) -> None:

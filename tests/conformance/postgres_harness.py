@@ -22,7 +22,7 @@ class PostgresHarness(Harness):
     """A database of its own; ``lose_lease`` ends the worker's session at the server."""
 
     capabilities = Capabilities(leases="session")
-    ttl_ms = 40
+    ttl_ms = 300  # longer than opening a session takes on a busy machine
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -60,7 +60,7 @@ async def test_a_killed_workers_call_is_free_and_a_frozen_ones_is_not(
     request = await scene.call()
     async with holder(postgres_url, request.run_id) as process:
         process.send_signal(signal.SIGSTOP)
-        await scene.harness.advance(150)  # three of its TTLs
+        await scene.harness.advance(150)  # three of its TTLs of 50 ms
         frozen = await scene.claim("w2")
         assert (frozen.claimed, frozen.settled_runs) == ((), ())
         process.kill()

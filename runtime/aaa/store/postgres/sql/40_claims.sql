@@ -109,19 +109,27 @@ BEGIN
     END LOOP;
 END $$;
 
--- The same offer again: what it got and nobody has taken over since is the worker's, also under a
--- new session of its own, since an attempt whose claim was never answered has not begun.
+-- The same offer again gets what it got, as long as nobody has taken it over. A lease that has not
+-- ended (the server was restarted, or has not noticed a broken line) moves to the worker's new
+-- session; one that has ended is not revived: the next heartbeat says that it is lost.
 CREATE OR REPLACE FUNCTION fn_hold_again(
-    p int, p_run text, p_request text, offer jsonb, OUT claimed jsonb, OUT raws bytea[]
+    p int, p_run text, p_request text, offer jsonb, now_ms bigint,
+    OUT claimed jsonb, OUT raws bytea[]
 ) LANGUAGE plpgsql AS $$
+DECLARE
+    mine int := (offer->>'session')::int;
+    c calls;
 BEGIN
-    UPDATE calls SET session = (offer->>'session')::int
+    SELECT * INTO c FROM calls
         WHERE partition = p AND run_id = p_run AND request_id = p_request
             AND state IN ('leased', 'verifying')
             AND holder = offer->>'worker' AND nonce = offer->>'nonce';
-    IF FOUND THEN
-        SELECT f.claimed, f.raws INTO claimed, raws FROM fn_as_claimed(p, p_run, p_request) f;
+    IF NOT FOUND THEN RETURN; END IF;
+    IF c.session <> mine AND NOT fn_ended(c.session, c.due_ms, c.lease_ttl_ms, mine, now_ms) THEN
+        c.session := mine;
+        PERFORM fn_save_call(c);
     END IF;
+    SELECT f.claimed, f.raws INTO claimed, raws FROM fn_as_claimed(p, p_run, p_request) f;
 END $$;
 
 -- Calls whose lease has ended, longest ended first. It asks for each session once.
@@ -188,7 +196,7 @@ BEGIN
     SELECT * INTO last_offer FROM offers WHERE partition = p AND worker = offer->>'worker';
     IF FOUND AND last_offer.nonce = offer->>'nonce' THEN
         FOR pair IN SELECT value FROM jsonb_array_elements(last_offer.got) LOOP
-            SELECT * INTO one FROM fn_hold_again(p, pair->>0, pair->>1, offer);
+            SELECT * INTO one FROM fn_hold_again(p, pair->>0, pair->>1, offer, now_ms);
             CONTINUE WHEN one.claimed IS NULL;
             claimed := claimed || jsonb_build_array(one.claimed);
             raws := raws || one.raws;

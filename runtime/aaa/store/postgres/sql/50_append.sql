@@ -242,7 +242,7 @@ END $$;
 
 -- The same append after a lost reply: the same answer, the same claims, nothing changed.
 CREATE OR REPLACE FUNCTION fn_append_again(
-    r runs, op jsonb, OUT verdict jsonb, OUT raws bytea[]
+    r runs, op jsonb, now_ms bigint, OUT verdict jsonb, OUT raws bytea[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     e events;
@@ -260,7 +260,7 @@ BEGIN
         raws := raws || e.raw;
         CONTINUE WHEN op->'offer' IS NULL
             OR entry->'effect'->>'kind' IS DISTINCT FROM 'open';
-        SELECT * INTO one FROM fn_hold_again(r.partition, r.run_id, e.id, op->'offer');
+        SELECT * INTO one FROM fn_hold_again(r.partition, r.run_id, e.id, op->'offer', now_ms);
         CONTINUE WHEN one.claimed IS NULL;
         claimed := claimed || jsonb_build_array(one.claimed);
         claimed_raws := claimed_raws || one.raws;
@@ -293,7 +293,7 @@ BEGIN
             WHERE partition = p AND run_id = r.run_id AND id = entry->>'id');
     END LOOP;
     IF known <> '{}' AND NOT false = ANY (known) THEN
-        SELECT f.verdict, f.raws INTO verdict, raws FROM fn_append_again(r, op) f;
+        SELECT f.verdict, f.raws INTO verdict, raws FROM fn_append_again(r, op, now_ms) f;
         RETURN;
     END IF;
     IF decision AND NOT EXISTS (SELECT 1 FROM owners

@@ -52,7 +52,7 @@ def _parent(id_: bytes, parent: bytes) -> str | None:
 
 
 def verdicts_of(operations: tuple[port.Operation, ...], reply: bytes) -> port.Committed:
-    """The verdicts of a batch, in order, and the mark. Raises ``RuntimeError`` for a member that
+    """The verdicts of a batch, in order, the mark, and hot. Raises ``RuntimeError`` for a member that
     the library failed on; the others are written all the same.
     """
     fields = fields_of(reply)

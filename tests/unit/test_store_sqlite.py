@@ -396,6 +396,23 @@ async def test_the_heartbeat_renews_while_the_event_loop_is_blocked(
     assert [beat.lost_calls for beat in beats] == [()]
 
 
+async def test_what_a_store_remembers_gives_way_to_what_another_has_written(
+    store: SQLiteEventStore, path: Path
+) -> None:
+    other = SQLiteEventStore(path, synchronous="off")
+    await other.open()
+    await commit(store, "run", creates("run"))
+    for number in range(3):
+        for writer in (other, store):
+            events = [note("run", ev.RUN_SUSPENDED, f"{number}.{id(writer)}")]
+            append = port.Append(run_id="run", entries=tuple(map(Entry, events)))
+            verdict = (await commit(writer, "run", append)).verdicts[0]
+            assert isinstance(verdict, port.Appended)
+            assert verdict.dups == (False,)
+    assert [event.seq for event in await store.read("run")] == list(range(1, 8))
+    await other.close()
+
+
 async def test_no_step_of_a_run_reads_a_whole_table(store: SQLiteEventStore) -> None:
     seen: set[str] = set()
 

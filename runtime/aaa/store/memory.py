@@ -224,7 +224,8 @@ class MemoryEventStore:
         with self._lock:
             logic.check_mark(rows, seen)
             verdicts = tuple(logic.apply(rows, operation) for operation in operations)
-            mark, hot = rows.meta().mark, rows.hot()
+            mark = rows.meta().mark
+            hot = rows.hot() and any(map(port.stirs, operations, verdicts))
         if hot:
             self._wake(partition)
         return Committed(verdicts, mark, hot)

@@ -22,7 +22,7 @@ import apsw
 
 from aaa.clock import Clock
 from aaa.errors import StoreUnavailable
-from aaa.store import logic
+from aaa.store import logic, port
 from aaa.store.port import Committed, Operation, Verdict
 from aaa.store.sqlite_errors import translated
 from aaa.store.sqlite_rows import SQLiteRows
@@ -141,7 +141,7 @@ class Writer:
             mark = logic.check_mark(rows, job.seen)
             verdicts, error = self._apply_one(rows, job.operations)
             rows.flush()
-            hot = rows.hot()
+            hot = rows.hot() and any(map(port.stirs, job.operations, verdicts))
             rows.stirred = rows.stirred or hot
             job.outcome = error or Committed(verdicts, mark.mark, hot)
         for number, rows in partitions.items():

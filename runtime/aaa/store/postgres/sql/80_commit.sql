@@ -38,6 +38,7 @@ DECLARE
     now_ms bigint;
     number int;
     is_left boolean;
+    stirred boolean := false;
 BEGIN
     UPDATE partitions SET mark = partitions.mark + 1,
             behind = CASE WHEN partitions.mark < seen THEN greatest(behind, seen) ELSE behind END
@@ -69,9 +70,12 @@ BEGIN
             WHEN 'delete' THEN verdict := fn_delete(p, op, now_ms);
             WHEN 'accept_loss' THEN verdict := fn_accept_loss(p, now_ms);
         END CASE;
+        -- As aaa.store.port.stirs: looking for work is no news of work.
+        stirred := stirred OR op->>'op' NOT IN ('claim', 'own', 'take')
+            OR (op->>'op' = 'claim' AND jsonb_array_length(coalesce(verdict->'settled', '[]')) > 0);
         RETURN NEXT;
     END LOOP;
-    is_left := fn_left(p);
+    is_left := stirred AND fn_left(p);
     IF is_left THEN
         UPDATE partitions SET woken = partitions.mark WHERE partition = p;
         PERFORM fn_tell(me);

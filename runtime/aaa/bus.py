@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from aaa.clock import Clock
 from aaa.errors import StoreUnavailable
-from aaa.store.port import EventStore, Operation, Verdict
+from aaa.events import Event
+from aaa.store.port import EventStore, Operation, RunInfo, Verdict
+
+T = TypeVar("T")
 
 log = logging.getLogger("aaa.bus")
 
@@ -65,6 +68,27 @@ class Bus:
         if lane.task is None:
             lane.task = asyncio.create_task(self._run(partition, lane))
         return receipt
+
+    async def read(
+        self, run_id: str, *, after: int = 0, limit: int | None = None
+    ) -> list[Event]:
+        """A run's events, however long the store cannot be reached: what waits is not lost."""
+        return await self._again(lambda: self._store.read(run_id, after=after, limit=limit))
+
+    async def run(self, run_id: str) -> RunInfo | None:
+        """A run's index entry, as :meth:`read`."""
+        return await self._again(lambda: self._store.run(run_id))
+
+    async def _again(self, ask: Callable[[], Awaitable[T]]) -> T:
+        wait_s = _RETRY_FIRST_S
+        while not self._closed:
+            try:
+                return await ask()
+            except StoreUnavailable as error:
+                log.warning("store unavailable, will try again: %s", error)
+                await self._clock.sleep(wait_s)
+                wait_s = min(2 * wait_s, _RETRY_MAX_S)
+        raise StoreUnavailable("the engine has stopped")
 
     async def close(self) -> None:
         """Give up what the store has not answered yet; it may or may not have been written."""

@@ -296,11 +296,11 @@ class Engine:
             while not ended:
                 wake.clear()
                 closing = self._closing(run_id)
-                for event in await self.store.read(run_id, after=after):
+                for event in await self._bus.read(run_id, after=after):
                     after = event.seq
                     ended = ended or event.type in ev.ENDINGS
                     yield event
-                if after == 0 and await self.store.run(run_id) is None:
+                if after == 0 and await self._bus.run(run_id) is None:
                     return
                 if not ended:
                     await self._until(wake, closing)
@@ -457,7 +457,7 @@ class Engine:
 
     async def _hold(self, partition: int, held: Claimed) -> None:
         """A ready call may not start without a (new) approval: ask a person."""
-        asked = await self.store.read(held.run_id)
+        asked = await self._bus.read(held.run_id)
         request = held.request
         again = sum(e.type == ev.APPROVAL_REQUESTED and e.parent == request.id for e in asked)
         digest = ids.digest_of(
@@ -539,7 +539,7 @@ class Engine:
         owned = [app for app in self._owner.algorithms if self._cluster.term(app, partition)]
         if len(owned) == 1:
             return owned[0]
-        info = await self.store.run(run_id) if owned else None
+        info = await self._bus.run(run_id) if owned else None
         return info.app if info is not None and info.app in owned else None
 
     async def conversation(self, claimed: Claimed) -> tuple[RunState, str | None]:
@@ -548,7 +548,7 @@ class Engine:
         state = self._owner.state_of(claimed.run_id)
         if state is None or state.turn is None or state.turn.request.id != request.id:
             state = RunState(claimed.run_id)
-            for event in await self.store.read(claimed.run_id, limit=request.seq):
+            for event in await self._bus.read(claimed.run_id, limit=request.seq):
                 state.fold(event)
         if state.root is None:
             raise CorruptHistory(f"run {claimed.run_id} has no beginning")

@@ -19,7 +19,7 @@ from aaa.algos import Algorithm, RunState
 from aaa.bus import Bus, Receipt
 from aaa.clock import Clock
 from aaa.cluster import Cluster
-from aaa.errors import AAAError, AlgorithmError, CorruptHistory
+from aaa.errors import AAAError, AlgorithmError, CorruptHistory, StoreUnavailable
 from aaa.events import Event
 from aaa.ids import partition_of
 from aaa.runtime.decide import decide
@@ -158,8 +158,15 @@ class Owner:
                     await self._algorithm_failed(owned, error)
                 except CorruptHistory as error:
                     await self._set_aside(owned, error)
+        except asyncio.CancelledError:
+            _fail(owned, StoreUnavailable("the engine has stopped"))
+            raise
         except AAAError as error:
             log.error("run %s: %s", owned.run_id, error)  # noqa: TRY400 - a sentence, no trace
+            self._runs.pop(owned.run_id, None)
+            _fail(owned, error)
+        except Exception as error:
+            log.exception("run %s", owned.run_id)
             self._runs.pop(owned.run_id, None)
             _fail(owned, error)
         finally:
@@ -198,7 +205,7 @@ class Owner:
         head, owned.head = owned.head, None
         if state.seq == 0 or (head is not None and head.seq > state.seq):
             try:
-                for event in await self._store.read(owned.run_id, after=state.seq):
+                for event in await self._bus.read(owned.run_id, after=state.seq):
                     state.fold(event)
             except BaseException:
                 owned.state = None
@@ -343,7 +350,7 @@ class Owner:
         """Leave a run alone that cannot be read; the partition goes on."""
         log.error("%s; the run is left alone until it is repaired", error)
         await self._send_undecided(owned)
-        info = await self._store.run(owned.run_id)
+        info = await self._bus.run(owned.run_id)
         term = self._cluster.term(owned.app, owned.partition)
         if info is not None and term is not None and info.status == "open":
             # Moves the cursor only, so that the run does not stand before others.

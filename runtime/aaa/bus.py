@@ -31,7 +31,11 @@ _RETRY_MAX_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The verdicts of what was sent together, and when the answered try was sent (``boot_s``)."""
+    """The verdicts of what was sent together, and when it was sent first (``boot_s``).
+
+    The first try counts because it may have been the one that was applied: a lease that it took
+    has run since then (G10).
+    """
 
     verdicts: tuple[Verdict, ...]
     sent_s: float
@@ -112,9 +116,8 @@ class Bus:
 
     async def _deliver(self, partition: int, lane: _Lane, parcels: list[_Parcel]) -> None:
         operations = [operation for parcel in parcels for operation in parcel.operations]
-        wait_s = _RETRY_FIRST_S
+        wait_s, sent_s = _RETRY_FIRST_S, self._clock.boot_s()
         while True:
-            sent_s = self._clock.boot_s()
             try:
                 done = await self._store.commit(partition, operations, seen=lane.seen)
             except StoreUnavailable as error:

@@ -11,14 +11,17 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from aaa import events as ev
 from aaa.algos import Algorithm, ToolLoop
 from aaa.client import Client
 from aaa.clock import SystemClock
+from aaa.cluster import preferred
 from aaa.errors import StoreUnavailable
 from aaa.events import Event
+from aaa.ids import partition_of
 from aaa.llm import FakeLLMClient, LLMHandler, ModelReply, ModelRequest
 from aaa.llm.fake import text
 from aaa.policy import GuardConfig, ToolPolicyRules
@@ -165,6 +168,21 @@ class _Renewer:
         self._renewer.close()
 
 
+async def acquainted(*workers: Worker) -> None:
+    """Wait until each of these workers knows that the others live."""
+    names = {worker.engine.worker for worker in workers}
+
+    def knows(worker: Worker) -> bool:
+        return any(names <= set(each) for each in worker.engine._cluster._members.values())
+
+    for worker in workers:
+        worker.engine._heartbeat._wake.set()
+    await asyncio.sleep(0)
+    for worker in workers:
+        worker.engine._heartbeat._wake.set()
+    await until(lambda: all(map(knows, workers)), "a common membership")
+
+
 def settles(operation: Operation) -> bool:
     return isinstance(operation, port.Settle)
 
@@ -197,7 +215,7 @@ def script(*replies: ModelReply) -> Callable[[ModelRequest], ModelReply]:
     return answer
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Worker:
     """An engine with what it serves."""
 
@@ -285,6 +303,13 @@ class World:
     async def failures(self, run_id: str = "run") -> list[str]:
         """The errors of the run's failed tool calls."""
         return [event.data["error"] for event in await self.of(ev.TOOL_FAILED, run_id)]
+
+
+def run_of(worker: str, *others: str, partitions: int = 4) -> str:
+    """A run id whose partition this worker should own among these."""
+    ids = (f"run-{number}" for number in count())
+    live = (worker, *others)
+    return next(i for i in ids if preferred(partition_of(i, partitions), live) == worker)
 
 
 async def until(happened: Callable[[], bool], what: str = "what was expected") -> None:

@@ -276,12 +276,12 @@ class Engine:
         return outcome_of(await closing)
 
     async def _ending(self, run_id: str) -> Event | None:
-        info = await self.store.run(run_id)
+        info = await self._bus.run(run_id)
         if info is None:
             raise RunNotFound(f"run {run_id} is not in the store")
         if info.status == "open":
             return None
-        events = await self.store.read(run_id)
+        events = await self._bus.read(run_id)
         return next((event for event in events if event.type in ev.ENDINGS), None)
 
     async def events(self, run_id: str) -> tuple[Event, ...]:

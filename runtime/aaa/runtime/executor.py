@@ -20,7 +20,7 @@ from aaa.errors import ModelError
 from aaa.events import Event
 from aaa.lease import Heartbeat, Lease
 from aaa.llm import Conversation, LLMHandler, ModelRequest, ToolSpec
-from aaa.policy import GuardConfig, ToolSettings
+from aaa.policy import Delivery, GuardConfig, ToolSettings
 from aaa.runtime.attempt import Attempt, Ended
 from aaa.store import port
 from aaa.store.port import Claimed, HeldCall, ToolTerms
@@ -166,7 +166,9 @@ class Executor:
 
     async def _run(self, claimed: Claimed, lease: Lease) -> None:
         try:
-            if claimed.request.type == ev.LLM_REQUESTED:
+            if not await lease.trusted(self._clock):
+                ended, fence = _not_begun(claimed), True
+            elif claimed.request.type == ev.LLM_REQUESTED:
                 ended, fence = await self._until_stopped(self._ask_model(claimed), lease), True
             else:
                 ended, fence = await self._run_tool(claimed, lease)
@@ -265,6 +267,22 @@ def _terms(settings: ToolSettings) -> ToolTerms:
         guarded=guard.enabled,
         needs_approval=settings.requires_approval,
     )
+
+
+def _not_begun(claimed: Claimed) -> Ended:
+    """The lease was gone before the attempt began: give it back, or say that nothing was done."""
+    request = claimed.request
+    once = claimed.delivery == Delivery.AT_MOST_ONCE and claimed.job == "run"
+    if request.type == ev.LLM_REQUESTED or not once:
+        return Ended(None)
+    data = {
+        "attempt": claimed.attempt,
+        "call_id": request.data["call_id"],
+        "error": "NotExecuted",
+        "message": f"{request.data['name']} was not run: its lease had ended before it could begin.",
+        "name": request.data["name"],
+    }
+    return Ended(request.named(ids.result_id(request.id), ev.TOOL_FAILED, data))
 
 
 def _model_failed(request: Event, id_: str, turn: dict[str, Any], kind: str, message: str) -> Event:

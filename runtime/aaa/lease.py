@@ -102,6 +102,7 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._ending = False
+        self._leave = True
         self._ticked_s = clock.boot_s()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -125,6 +126,14 @@ class Heartbeat:
             self._ticker.cancel()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
+
+    def abandon(self) -> None:
+        """End the thread without a word to the store, as a crash would."""
+        self._leave = False
+        self._ending = True
+        self._wake.set()
+        if self._ticker is not None:
+            self._ticker.cancel()
 
     def hold(self, lease: Lease) -> None:
         """Renew this lease from now on."""
@@ -186,7 +195,7 @@ class Heartbeat:
                     wait_s = RETRY_SHARE * self._period_s()
                 confirm_s = min(1.0, self._block_limit_s / 2)
                 self._wake.wait(min(wait_s, confirm_s) if self._suspected else wait_s)
-            if renewer is not None:
+            if renewer is not None and self._leave:
                 renewer.leave(self.worker)
         except Exception as error:  # noqa: BLE001 - leaving is a courtesy; the TTL does the rest
             log.info("could not leave the membership: %s", error)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from aaa import events as ev
 from aaa import ids
 from aaa.algos import Algorithm, RunState
-from aaa.errors import AlgorithmError, CorruptHistory, InvalidArguments, NotExecuted
+from aaa.errors import AlgorithmError, InvalidArguments, NotExecuted
 from aaa.events import Event
 from aaa.policy import Delivery, ToolSettings
 from aaa.store import port
@@ -39,15 +39,30 @@ def decide(state: RunState, algorithm: Algorithm, tools: ToolHandler | None) -> 
     before = -1
     while state.status == "open" and len(entries) > before:
         before = len(entries)
-        # Each entry is folded before the next is made: a turn's second call sees its first.
-        for entry in _step(state, algorithm, tools):
-            state.fold(entry.event.stored(state.seq + 1, 0))
-            entries.append(entry)
+        entries += _checked(state, algorithm, tools)
         if len(entries) > MAX_STEPS:
             raise AlgorithmError(
                 f"algorithm {algorithm.name} of run {state.run_id} yields events without end"
             )
     return entries
+
+
+def _checked(
+    state: RunState, algorithm: Algorithm, tools: ToolHandler | None
+) -> Iterator[Entry]:
+    """Each entry is folded before the next is made: a turn's second call sees its first."""
+    try:
+        for entry in _step(state, algorithm, tools):
+            state.fold(entry.event.stored(state.seq + 1, 0))
+            yield entry
+    except AlgorithmError:
+        raise
+    except Exception as error:
+        # The log itself was folded before: what does not fit is what the algorithm yielded.
+        raise AlgorithmError(
+            f"algorithm {algorithm.name} of run {state.run_id} yielded, at event {state.seq}, what "
+            f"cannot be appended: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _step(state: RunState, algorithm: Algorithm, tools: ToolHandler | None) -> Iterator[Entry]:
@@ -71,8 +86,6 @@ def _ask(state: RunState, algorithm: Algorithm) -> list[Event]:
         return []
     try:
         return list(algorithm.decide(state.last, state))
-    except CorruptHistory:
-        raise
     except Exception as error:
         raise AlgorithmError(
             f"algorithm {algorithm.name} of run {state.run_id} raised at event {state.seq}: "
@@ -144,9 +157,8 @@ def _open_tool(
     intent = _intent(tool, settings, data)
     if intent is not None:
         data["intent"] = intent
-        first = state.intents.get(intent)
-        if first is not None:
-            named = state.calls[first].call_id
+        if others := state.intents.get(intent):
+            named = state.calls[others[0]].call_id
             if tool.on_repeat != "ask":
                 message = (
                     f"This repeats call {named} of this run, whose effect is not known yet. It was "

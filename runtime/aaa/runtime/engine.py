@@ -164,8 +164,9 @@ class Engine:
     async def kill(self) -> None:
         """End without a word to the store, as a crash would. For tests."""
         self._running = False
-        self._heartbeat._ending = True
-        self._heartbeat._wake.set()
+        for handle in self._due.values():
+            handle.cancel()
+        self._heartbeat.abandon()
         await self._end()
 
     async def _end(self) -> None:
@@ -505,6 +506,8 @@ class Engine:
     async def settle(self, claimed: Claimed, ended: Ended, *, fence: bool) -> None:
         """Take an attempt's outcome to the store, with the next decision if the run is ours."""
         partition = partition_of(claimed.run_id, self.store.partitions)
+        if ended.outcome is None and not ended.stopped:
+            return  # it may still be acting here: its lease is left to run out
         if ended.outcome is None:
             release = port.Release(
                 run_id=claimed.run_id,

@@ -77,6 +77,8 @@ class Executor:
 
         A call that has ended and is being settled takes no slot: its settle may claim the next.
         """
+        if self.unstoppable:
+            return 0  # a worker in which a tool cannot be stopped claims nothing more (G9)
         return max(0, self.concurrency - self._busy - self._reserved)
 
     def reserve(self, wanted: int) -> int:

@@ -39,6 +39,8 @@ class Receipt:
 
     verdicts: tuple[Verdict, ...]
     sent_s: float
+    #: It had to be sent again: what stands there already may be its own work.
+    again: bool = False
 
 
 @dataclass(slots=True)
@@ -116,20 +118,20 @@ class Bus:
 
     async def _deliver(self, partition: int, lane: _Lane, parcels: list[_Parcel]) -> None:
         operations = [operation for parcel in parcels for operation in parcel.operations]
-        wait_s, sent_s = _RETRY_FIRST_S, self._clock.boot_s()
+        wait_s, sent_s, again = _RETRY_FIRST_S, self._clock.boot_s(), False
         while True:
             try:
                 done = await self._store.commit(partition, operations, seen=lane.seen)
             except StoreUnavailable as error:
                 log.warning("store unavailable, will try again: %s", error)
                 await self._clock.sleep(wait_s)
-                wait_s = min(2 * wait_s, _RETRY_MAX_S)
+                wait_s, again = min(2 * wait_s, _RETRY_MAX_S), True
                 continue
             except Exception as error:  # noqa: BLE001 - handed to whoever sent it
                 _fail(parcels, error)
                 return
             lane.seen = max(lane.seen, done.mark)
-            _hand_out(parcels, done.verdicts, sent_s)
+            _hand_out(parcels, done.verdicts, sent_s, again)
             return
 
 
@@ -142,13 +144,15 @@ def _pack(waiting: deque[_Parcel]) -> list[_Parcel]:
     return parcels
 
 
-def _hand_out(parcels: list[_Parcel], verdicts: tuple[Verdict, ...], sent_s: float) -> None:
+def _hand_out(
+    parcels: list[_Parcel], verdicts: tuple[Verdict, ...], sent_s: float, again: bool
+) -> None:
     at = 0
     for parcel in parcels:
         mine = verdicts[at : at + len(parcel.operations)]
         at += len(parcel.operations)
         if not parcel.receipt.done():
-            parcel.receipt.set_result(Receipt(mine, sent_s))
+            parcel.receipt.set_result(Receipt(mine, sent_s, again))
 
 
 def _fail(parcels: Sequence[_Parcel], error: Exception) -> None:

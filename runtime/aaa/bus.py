@@ -75,9 +75,7 @@ class Bus:
             lane.task = asyncio.create_task(self._run(partition, lane))
         return receipt
 
-    async def read(
-        self, run_id: str, *, after: int = 0, limit: int | None = None
-    ) -> list[Event]:
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Event]:
         """A run's events, however long the store cannot be reached: what waits is not lost."""
         return await self._again(lambda: self._store.read(run_id, after=after, limit=limit))
 

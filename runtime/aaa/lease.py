@@ -35,7 +35,16 @@ RETRY_SHARE: Final = 0.2
 class Lease:
     """One held call. ``stop`` is set, once, with the reason why its holder should stop."""
 
-    __slots__ = ("_fresh", "_loop", "every_s", "held", "partition", "stop", "trust_until_s", "ttl_s")
+    __slots__ = (
+        "_fresh",
+        "_loop",
+        "every_s",
+        "held",
+        "partition",
+        "stop",
+        "trust_until_s",
+        "ttl_s",
+    )
 
     def __init__(self, partition: int, held: HeldCall, *, sent_s: float, every_s: float) -> None:
         self.partition, self.held, self.every_s = partition, held, every_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator
 
@@ -14,7 +13,17 @@ from aaa.llm.fake import tool_call
 from aaa.policy import GuardConfig
 from aaa.store import port
 from aaa.tools import ToolContext, tool
-from guarantees.world import SHORT_S, Link, Process, Shifted, World, acquainted, claims_tool, run_of, until, within
+from guarantees.world import (
+    SHORT_S,
+    Link,
+    Process,
+    Shifted,
+    World,
+    acquainted,
+    claims_tool,
+    run_of,
+    until,
+)
 
 BOTH = pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 SHORT = GuardConfig(lease_ttl_s=SHORT_S, wait_poll_s=0.1)
@@ -74,10 +83,16 @@ async def test_a_repeated_claim_is_trusted_only_from_its_first_request_on(world:
     link.lose_reply(lost)
     await one.submit()
     await world.seen(ev.TOOL_STARTED)
-    clock.ahead_s += 100  # the machine sleeps through the lease, and only the worker's clock shows it
+    clock.ahead_s += (
+        100  # the machine sleeps through the lease, and only the worker's clock shows it
+    )
     beats = link.pulses
     link.cut = False
     await until(lambda: link.pulses > beats, "a heartbeat")
     assert await one.text() == "acted"  # the store's clock says that the lease is still there
-    (lease,) = [op for op in link.committed if isinstance(op, port.Settle) and op.outcome.type == ev.TOOL_COMPLETED]
+    (lease,) = [
+        op
+        for op in link.committed
+        if isinstance(op, port.Settle) and op.outcome.type == ev.TOOL_COMPLETED
+    ]
     assert lease.attempt == 1

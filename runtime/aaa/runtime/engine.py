@@ -29,6 +29,7 @@ from aaa.errors import (
     RunConflict,
     RunDeleted,
     RunNotFound,
+    StoreUnavailable,
     StoreWentBack,
 )
 from aaa.events import Event
@@ -177,7 +178,9 @@ class Engine:
         await self._owner.close()
         await self._bus.close()
         for ending in self._endings.values():
-            ending.cancel()
+            if not ending.done():
+                ending.set_exception(StoreUnavailable("the engine has stopped; the run goes on"))
+                ending.exception()  # seen: nobody may be waiting
         await self.store.close()
 
     async def _give_back(self) -> None:
@@ -262,7 +265,10 @@ class Engine:
         return _submitted(run_id, verdict)
 
     async def wait(self, run_id: str) -> Outcome:
-        """Wait until a run has ended, wherever it is driven. Raises :class:`RunNotFound`."""
+        """Wait until a run has ended, wherever it is driven.
+
+        Raises :class:`RunNotFound`, or :class:`RunDeleted`, also when it is deleted meanwhile.
+        """
         closing, wake = self._closing(run_id), asyncio.Event()
         self._wakes.add(wake)
         try:
@@ -280,6 +286,8 @@ class Engine:
         info = await self._bus.run(run_id)
         if info is None:
             raise RunNotFound(f"run {run_id} is not in the store")
+        if info.deleted:
+            raise RunDeleted(f"run {run_id} was deleted")
         if info.status == "open":
             return None
         events = await self._bus.read(run_id)
@@ -301,7 +309,8 @@ class Engine:
                     after = event.seq
                     ended = ended or event.type in ev.ENDINGS
                     yield event
-                if after == 0 and await self._bus.run(run_id) is None:
+                info = await self._bus.run(run_id)
+                if info is None or info.deleted:
                     return
                 if not ended:
                     await self._until(wake, closing)
@@ -540,7 +549,7 @@ class Engine:
     async def _app_of(self, run_id: str, partition: int) -> str | None:
         """The app of a run, if this worker owns its partition; every claim is of one it serves."""
         owned = [app for app in self._owner.algorithms if self._cluster.term(app, partition)]
-        if len(owned) == 1:
+        if len(owned) == len(self._owner.algorithms) == 1:
             return owned[0]
         info = await self._bus.run(run_id) if owned else None
         return info.app if info is not None and info.app in owned else None

@@ -29,6 +29,8 @@ from aaa.tools import ToolHandler
 log = logging.getLogger("aaa.executor")
 
 DEFAULT = GuardConfig()
+#: How often a draining worker looks whether its last offers have been answered.
+_OFFER_POLL_S = 0.01
 Progress = Callable[[str, str, str, float | None], None]
 
 
@@ -142,8 +144,14 @@ class Executor:
 
     async def drain(self, timeout_s: float) -> None:
         """Let running calls finish; at the deadline, end each by its delivery policy."""
-        if self._running:
-            await asyncio.wait(list(self._running.values()), timeout=timeout_s)
+        until_s = self._clock.boot_s() + timeout_s
+        # What an offer on its way brings back has begun, and is waited for as well.
+        while (self._running or self._reserved) and self._clock.boot_s() < until_s:
+            left_s = until_s - self._clock.boot_s()
+            if self._running:
+                await asyncio.wait(list(self._running.values()), timeout=left_s)
+            else:
+                await asyncio.sleep(min(left_s, _OFFER_POLL_S))
         for lease in list(self._leases.values()):
             lease.tell("drain")
         if self._running:

@@ -50,6 +50,10 @@ class OwnedRun:
     poked: bool = False
     head: Head | None = None
     errors: int = 0
+    #: Calls that run without an attempt record: the log does not show that they have begun (G18).
+    #: So found at this head; when the log moves, one of them may have settled: try again.
+    begun: set[str] = field(default_factory=set)
+    begun_at: Head | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -101,7 +105,8 @@ class Owner:
 
     def drives(self, run_id: str) -> bool:
         """Whether this worker has the run at hand, and will hear of its end."""
-        return run_id in self._runs
+        owned = self._runs.get(run_id)
+        return owned is not None and self._cluster.term(owned.app, owned.partition) is not None
 
     def state_of(self, run_id: str) -> RunState | None:
         """The folded state, if it is here."""
@@ -128,7 +133,7 @@ class Owner:
 
     def _owned(self, run_id: str, app: str) -> OwnedRun:
         owned = self._runs.pop(run_id, None)
-        if owned is None:
+        if owned is None or (owned.app != app and owned.task is None):
             partition = partition_of(run_id, self._store.partitions)
             owned = OwnedRun(run_id, app, partition, self.algorithms[app])
             self._evict()
@@ -180,9 +185,10 @@ class Owner:
             if owned.state is None and creates:
                 owned.state = _begin(creates[0][0])
             state = owned.state = await self._load(owned)
-            foreseen = True
-            for settle, _ in settles:
-                foreseen = _fold_settle(state, settle) and foreseen
+            foreseen = all(_certain(state, settle) for settle, _ in settles)
+            if foreseen:
+                for settle, _ in settles:
+                    state.fold(settle.outcome.stored(state.seq + 1, 0))
             operations += [settle for settle, _ in settles]
             append = self._decision(owned, state) if foreseen else None
             if append is not None:
@@ -195,10 +201,10 @@ class Owner:
             owned.state = None
             owned.creates, owned.settles = creates + owned.creates, settles + owned.settles
             raise
-        self._heard(owned, creates, settles, receipt)
-        if append is None:
+        self._heard(owned, creates, settles, receipt, fold=not foreseen)
+        if append is None and foreseen:
             owned.state = None
-            owned.poked = owned.poked or not foreseen
+        owned.poked = owned.poked or not foreseen
 
     async def _load(self, owned: OwnedRun) -> RunState:
         state = owned.state or RunState(owned.run_id)
@@ -217,8 +223,11 @@ class Owner:
         if term is None or state.last is None:
             return None
         at = Head(state.seq, state.last.id)
+        if owned.begun_at != at:
+            owned.begun.clear()
         was_open = state.status == "open"
-        entries = decide(state, owned.algorithm, self._executor.tools) if was_open else []
+        tools = self._executor.tools
+        entries = decide(state, owned.algorithm, tools, owned.begun) if was_open else []
         opened = sum(isinstance(entry.effect, port.OpenCall) for entry in entries)
         return Append(
             run_id=owned.run_id,
@@ -248,16 +257,16 @@ class Owner:
         reserved = append.offer.limit if append is not None and append.offer is not None else 0
         try:
             receipt = await self._bus.send(owned.partition, operations)
-            if append is not None:
-                self._appended(owned, receipt)
+            if append is not None and not _anothers(owned, receipt.verdicts[0]):
+                self._appended(owned, append, receipt)
             return receipt
         finally:
             self._executor.unreserve(reserved)
 
-    def _appended(self, owned: OwnedRun, receipt: Receipt) -> None:
+    def _appended(self, owned: OwnedRun, append: Append, receipt: Receipt) -> None:
         verdict, state = receipt.verdicts[-1], owned.state
         if isinstance(verdict, port.Refused):
-            self._refused(owned, verdict.why)
+            self._refused(owned, append, verdict.why)
             return
         if not isinstance(verdict, Appended) or state is None:
             raise AssertionError(f"unexpected verdict {verdict!r}")
@@ -270,7 +279,7 @@ class Owner:
             owned.state, owned.poked = None, True
         for claimed in verdict.claimed:
             self._executor.start(claimed, partition=owned.partition, sent_s=receipt.sent_s)
-        if any(verdict.dups) and owned.state is None:
+        if any(verdict.dups) and owned.state is None and not receipt.again:
             raise AlgorithmError(
                 f"algorithm {owned.algorithm.name} of run {owned.run_id} yields events again that "
                 "stand in the log already; it must look at the state first"
@@ -281,9 +290,17 @@ class Owner:
             self._runs.pop(owned.run_id, None)
             self._on_closed(owned.run_id, state.ending)
 
-    def _refused(self, owned: OwnedRun, why: Why) -> None:
+    def _refused(self, owned: OwnedRun, append: Append, why: Why) -> None:
         """The decision did not happen: what was folded ahead is not so."""
         owned.state = None
+        if why is Why.STARTED:
+            # Of calls without a record only the store knows; they will settle by themselves.
+            owned.begun_at = append.at
+            owned.begun |= {
+                entry.effect.request_id
+                for entry in append.entries
+                if isinstance(entry.effect, port.SettleUnstarted)
+            }
         if why is Why.TERM:
             self._cluster.lost(owned.app, owned.partition)
             self._on_term_lost(owned.app, owned.partition)
@@ -298,13 +315,19 @@ class Owner:
         creates: list[tuple[Create, asyncio.Future[Appended | port.Refused]]],
         settles: list[tuple[Settle, asyncio.Future[None]]],
         receipt: Receipt,
+        *,
+        fold: bool = False,
     ) -> None:
+        """Tell who waits. ``fold``: what was applied has not been folded ahead."""
         verdicts = iter(receipt.verdicts)
         for _, reply in creates:
             verdict = next(verdicts)
             if not isinstance(verdict, Appended) or verdict.dups[0]:
                 owned.state = None  # another run's, or one that has a history already
                 owned.poked = isinstance(verdict, Appended)
+            if _anothers(owned, verdict):
+                owned.poked = False  # it was begun under another version, and is left alone (L11)
+                self._runs.pop(owned.run_id, None)
             if not reply.done() and isinstance(verdict, Appended | port.Refused):
                 reply.set_result(verdict)
         for settle, done in settles:
@@ -312,6 +335,8 @@ class Owner:
             if not (isinstance(verdict, Settled) and verdict.verdict == "applied"):
                 _tell_settle(settle, verdict)
                 owned.state, owned.poked = None, True
+            elif fold:
+                _fold_settled(owned, verdict)
             if not done.done():
                 done.set_result(None)
 
@@ -388,19 +413,34 @@ def _begin(create: Create) -> RunState:
     return state
 
 
-def _fold_settle(state: RunState, settle: Settle) -> bool:
-    """Fold ahead what the settle will append; ``False`` if that cannot be foreseen."""
-    request_id = settle.request_id
-    if settle.outcome.type in (ev.LLM_COMPLETED, ev.LLM_FAILED):
-        turn = state.turn
-        expected = turn is not None and turn.request.id == request_id and turn.reply is None
+def _certain(state: RunState, settle: Settle) -> bool:
+    """Whether the decision may be sent along with this settle, on a state folded ahead.
+
+    Only if a log in which the settle was not applied cannot have the same head: another outcome
+    of R stands under the same id. A tool call with an attempt record leaves a trace then (a newer
+    attempt, a stale result); models and unguarded calls leave none, and are decided on afterwards.
+    """
+    call = state.open_calls.get(settle.request_id)
+    return state.status == "open" and call is not None and call.attempts == settle.attempt
+
+
+def _fold_settled(owned: OwnedRun, settled: Settled) -> None:
+    """Go on from what was stored, unless something else came between."""
+    state, event = owned.state, settled.event
+    if state is None or event is None:
+        return
+    if event.seq == state.seq + 1:
+        state.fold(event)
     else:
-        call = state.open_calls.get(request_id)
-        expected = call is not None and call.attempts in (0, settle.attempt)
-    if expected and state.status == "open":
-        state.fold(settle.outcome.stored(state.seq + 1, 0))
-        return True
-    return False
+        owned.state = None
+
+
+def _anothers(owned: OwnedRun, verdict: port.Verdict) -> bool:
+    """Whether the run that was to be created is there already, pinned to another app (L11)."""
+    if not isinstance(verdict, Appended) or not verdict.dups or not verdict.dups[0]:
+        return False
+    first = verdict.events[0]
+    return first.type == ev.RUN_REQUESTED and first.data.get("app") != owned.app
 
 
 def _tell_settle(settle: Settle, verdict: port.Verdict) -> None:

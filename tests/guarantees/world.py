@@ -231,7 +231,7 @@ class Worker:
 
     async def submit(self, run_id: str = "run", task: Any = "go", **more: Any) -> str:
         run = await within(self.engine.submit(self.algorithm, {"task": task}, run_id, **more))
-        return run.run_id
+        return str(run.run_id)
 
     async def text(self, run_id: str = "run") -> Any:
         """Wait for the end of a run; what it says."""

@@ -272,12 +272,15 @@ class Engine:
         closing, wake = self._closing(run_id), asyncio.Event()
         self._wakes.add(wake)
         try:
+            happened = True
             while not closing.done():
                 wake.clear()
-                if not self._owner.drives(run_id) and (ending := await self._ending(run_id)):
+                # It may be deleted, or moved, without a word to its driver: look now and then.
+                ask = not happened or not self._owner.drives(run_id)
+                if ask and (ending := await self._ending(run_id)):
                     self._on_closed(run_id, ending)
                     break
-                await self._until(wake, closing)
+                happened = await self._until(wake, closing)
         finally:
             self._wakes.discard(wake)
         return outcome_of(await closing)
@@ -317,11 +320,15 @@ class Engine:
         finally:
             self._wakes.discard(wake)
 
-    async def _until(self, wake: asyncio.Event, closing: asyncio.Future[Event]) -> None:
+    async def _until(self, wake: asyncio.Event, closing: asyncio.Future[Event]) -> bool:
+        """Whether something has happened before it was time to look."""
         waiting = asyncio.ensure_future(wake.wait())
         either: set[asyncio.Future[Any]] = {waiting, closing}
         try:
-            await asyncio.wait(either, timeout=FOLLOW_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                either, timeout=FOLLOW_POLL_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            return bool(done)
         finally:
             waiting.cancel()
 

@@ -185,6 +185,10 @@ class Owner:
             if owned.state is None and creates:
                 owned.state = _begin(creates[0][0])
             state = owned.state = await self._load(owned)
+            if state.ending is not None and not operations and not settles:
+                self._runs.pop(owned.run_id, None)  # somebody has ended it
+                self._on_closed(owned.run_id, state.ending)
+                return
             foreseen = all(_certain(state, settle) for settle, _ in settles)
             if foreseen:
                 for settle, _ in settles:
@@ -257,7 +261,8 @@ class Owner:
         reserved = append.offer.limit if append is not None and append.offer is not None else 0
         try:
             receipt = await self._bus.send(owned.partition, operations)
-            if append is not None and not _anothers(owned, receipt.verdicts[0]):
+            begun = isinstance(operations[0], Create) and _anothers(owned, receipt.verdicts[0])
+            if append is not None and not begun:
                 self._appended(owned, append, receipt)
             return receipt
         finally:
@@ -304,7 +309,7 @@ class Owner:
         if why is Why.TERM:
             self._cluster.lost(owned.app, owned.partition)
             self._on_term_lost(owned.app, owned.partition)
-        elif why in (Why.MOVED, Why.STARTED, Why.SETTLED):
+        elif why in (Why.MOVED, Why.STARTED, Why.SETTLED, Why.CLOSED):
             owned.poked = True
         else:
             log.info("run %s: decision refused (%s)", owned.run_id, why)
@@ -437,10 +442,11 @@ def _fold_settled(owned: OwnedRun, settled: Settled) -> None:
 
 def _anothers(owned: OwnedRun, verdict: port.Verdict) -> bool:
     """Whether the run that was to be created is there already, pinned to another app (L11)."""
-    if not isinstance(verdict, Appended) or not verdict.dups or not verdict.dups[0]:
+    if not isinstance(verdict, Appended) or not (verdict.dups and verdict.dups[0]):
         return False
-    first = verdict.events[0]
-    return first.type == ev.RUN_REQUESTED and first.data.get("app") != owned.app
+    roots = [event for event in verdict.events if event.type == ev.RUN_REQUESTED]
+    # The same input under the same app has the same first event (L4).
+    return not any(root.data.get("app") == owned.app for root in roots)
 
 
 def _tell_settle(settle: Settle, verdict: port.Verdict) -> None:

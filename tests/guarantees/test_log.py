@@ -376,7 +376,7 @@ class Raising:
                 return [state.root.caused(ev.LLM_REQUESTED, {"call_id": "m1"})]
             case "reserved":
                 return [state.root.caused(ev.TOOL_COMPLETED, {"result": 1})]
-        return [complete(state.root, {"text": "fine"})]
+        return [complete(state.root, {"text": f"by version {self.version}"})]
 
 
 @pytest.mark.guarantee("L11")
@@ -403,7 +403,7 @@ async def test_an_algorithm_that_fails_three_times_has_its_run_parked_and_others
     # Mended, and resumed by a person.
     algorithm.how = "fine"
     await world.client.resume(run_id, by="me")
-    assert await one.text(run_id) == "fine"
+    assert await one.text(run_id) == "by version 1"
 
 
 class Versioned(Raising):
@@ -436,13 +436,12 @@ async def test_a_run_is_decided_by_the_version_that_it_was_begun_with(
     again = await within(two.submit(new, {"task": "go"}, run_id))
     assert again.dup
     if both:
-        assert await one.text(run_id) == "fine"
+        assert await one.text(run_id) == "by version 1"
     else:
         for _ in range(3):
             two._on_wake(world.store._partitions.index(world.store._of(run_id)))
             await asyncio.sleep(0.01)
         assert (await world.client.info(run_id)).status == "open"
-    assert new.asked == 0
 
 
 @pytest.mark.guarantee("L12")

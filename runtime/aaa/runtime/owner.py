@@ -74,7 +74,8 @@ class Owner:
         self._store, self._bus, self._cluster = store, bus, cluster
         self._executor, self._clock = executor, clock
         self._on_closed, self._on_term_lost = on_closed, on_term_lost
-        self._runs: dict[str, OwnedRun] = {}
+        #: By (app, run id): a run that is submitted to a newer version stays the older one's (L11).
+        self._runs: dict[tuple[str, str], OwnedRun] = {}
         self.algorithms: dict[str, Algorithm] = {}
         self.draining = False
 
@@ -105,19 +106,23 @@ class Owner:
 
     def drives(self, run_id: str) -> bool:
         """Whether this worker has the run at hand, and will hear of its end."""
-        owned = self._runs.get(run_id)
+        owned = self._find(run_id)
         return owned is not None and self._cluster.term(owned.app, owned.partition) is not None
 
     def state_of(self, run_id: str) -> RunState | None:
         """The folded state, if it is here."""
-        owned = self._runs.get(run_id)
+        owned = self._find(run_id)
         return owned.state if owned is not None else None
+
+    def _find(self, run_id: str) -> OwnedRun | None:
+        found = (self._runs.get((app, run_id)) for app in self.algorithms)
+        return next((owned for owned in found if owned is not None), None)
 
     def forget(self, app: str, partition: int) -> None:
         """The partition is another's: what is folded here is of no use any more."""
         for owned in list(self._runs.values()):
             if owned.app == app and owned.partition == partition and owned.task is None:
-                del self._runs[owned.run_id]
+                del self._runs[app, owned.run_id]
 
     async def close(self) -> None:
         """Stop driving."""
@@ -132,12 +137,12 @@ class Owner:
             await asyncio.wait(tasks)
 
     def _owned(self, run_id: str, app: str) -> OwnedRun:
-        owned = self._runs.pop(run_id, None)
-        if owned is None or (owned.app != app and owned.task is None):
+        owned = self._runs.pop((app, run_id), None)
+        if owned is None:
             partition = partition_of(run_id, self._store.partitions)
             owned = OwnedRun(run_id, app, partition, self.algorithms[app])
             self._evict()
-        self._runs[run_id] = owned  # newest last: the first idle one is the first to go
+        self._runs[app, run_id] = owned  # newest last: the first idle one is the first to go
         return owned
 
     def _evict(self) -> None:
@@ -145,7 +150,7 @@ class Owner:
             idle = next((run for run in self._runs.values() if run.task is None), None)
             if idle is None:
                 return
-            del self._runs[idle.run_id]
+            del self._runs[idle.app, idle.run_id]
 
     def _drive(self, owned: OwnedRun) -> None:
         if owned.task is None:
@@ -168,11 +173,11 @@ class Owner:
             raise
         except AAAError as error:
             log.error("run %s: %s", owned.run_id, error)  # noqa: TRY400 - a sentence, no trace
-            self._runs.pop(owned.run_id, None)
+            self._runs.pop((owned.app, owned.run_id), None)
             _fail(owned, error)
         except Exception as error:
             log.exception("run %s", owned.run_id)
-            self._runs.pop(owned.run_id, None)
+            self._runs.pop((owned.app, owned.run_id), None)
             _fail(owned, error)
         finally:
             owned.task = None
@@ -186,7 +191,7 @@ class Owner:
                 owned.state = _begin(creates[0][0])
             state = owned.state = await self._load(owned)
             if state.ending is not None and not operations and not settles:
-                self._runs.pop(owned.run_id, None)  # somebody has ended it
+                self._runs.pop((owned.app, owned.run_id), None)  # somebody has ended it
                 self._on_closed(owned.run_id, state.ending)
                 return
             foreseen = all(_certain(state, settle) for settle, _ in settles)
@@ -224,8 +229,10 @@ class Owner:
 
     def _decision(self, owned: OwnedRun, state: RunState) -> Append | None:
         term = self._cluster.term(owned.app, owned.partition)
-        if term is None or state.last is None:
+        if term is None or state.last is None or state.root is None:
             return None
+        if state.root.data.get("app") != owned.app:
+            return None  # pinned to another version, which a term of this one says nothing about
         at = Head(state.seq, state.last.id)
         if owned.begun_at != at:
             owned.begun.clear()
@@ -292,7 +299,7 @@ class Owner:
         if state.cancelling is not None:
             self._executor.stop_run(owned.run_id)
         if state.ending is not None and owned.state is not None:
-            self._runs.pop(owned.run_id, None)
+            self._runs.pop((owned.app, owned.run_id), None)
             self._on_closed(owned.run_id, state.ending)
 
     def _refused(self, owned: OwnedRun, append: Append, why: Why) -> None:
@@ -332,7 +339,7 @@ class Owner:
                 owned.poked = isinstance(verdict, Appended)
             if _anothers(owned, verdict):
                 owned.poked = False  # it was begun under another version, and is left alone (L11)
-                self._runs.pop(owned.run_id, None)
+                self._runs.pop((owned.app, owned.run_id), None)
             if not reply.done() and isinstance(verdict, Appended | port.Refused):
                 reply.set_result(verdict)
         for settle, done in settles:
@@ -397,7 +404,7 @@ class Owner:
                 ],
             )
         owned.state, owned.poked = None, False
-        self._runs.pop(owned.run_id, None)
+        self._runs.pop((owned.app, owned.run_id), None)
 
     async def _send_undecided(self, owned: OwnedRun) -> None:
         """Store what has happened, whatever the algorithm makes of it."""

@@ -26,7 +26,7 @@ from typing import Any, Final
 from aaa import events as ev
 from aaa import ids
 from aaa.clock import Clock
-from aaa.errors import NotExecuted, OutcomeUnknown, ResultRejected
+from aaa.errors import NotExecuted, OutcomeError, OutcomeUnknown, ResultRejected
 from aaa.events import Event
 from aaa.lease import Lease
 from aaa.policy import Delivery, OnLostLease, ToolSettings
@@ -89,8 +89,8 @@ class Attempt:
         except asyncio.CancelledError:
             task.cancel()
             raise
-        if reason != "lost" and task.done() and not task.cancelled():
-            return self._outcome(task)  # it finished after all: what was obtained is settled (G6)
+        if reason != "lost" and _finished(task):
+            return self._outcome(task)  # what was obtained after all is settled (G6)
         return await self._interrupted(reason, arguments, ctx, stopped=stopped)
 
     async def verify(self) -> Ended:
@@ -243,6 +243,16 @@ class Attempt:
             on_progress=self.on_progress,
             cancellation=cancellation,
         )
+
+
+def _finished(task: asyncio.Task[Any]) -> bool:
+    """Whether a tool that was asked to stop has said how it ended.
+
+    An exception of another kind may be what became of the cancellation itself: it says nothing.
+    """
+    if not task.done() or task.cancelled():
+        return False
+    return task.exception() is None or isinstance(task.exception(), OutcomeError)
 
 
 def _clean(message: str) -> str:

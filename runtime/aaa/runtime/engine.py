@@ -29,6 +29,7 @@ from aaa.errors import (
     RunConflict,
     RunDeleted,
     RunNotFound,
+    StoreUnavailable,
     StoreWentBack,
 )
 from aaa.events import Event
@@ -164,8 +165,9 @@ class Engine:
     async def kill(self) -> None:
         """End without a word to the store, as a crash would. For tests."""
         self._running = False
-        self._heartbeat._ending = True
-        self._heartbeat._wake.set()
+        for handle in self._due.values():
+            handle.cancel()
+        self._heartbeat.abandon()
         await self._end()
 
     async def _end(self) -> None:
@@ -176,7 +178,9 @@ class Engine:
         await self._owner.close()
         await self._bus.close()
         for ending in self._endings.values():
-            ending.cancel()
+            if not ending.done():
+                ending.set_exception(StoreUnavailable("the engine has stopped; the run goes on"))
+                ending.exception()  # seen: nobody may be waiting
         await self.store.close()
 
     async def _give_back(self) -> None:
@@ -261,27 +265,35 @@ class Engine:
         return _submitted(run_id, verdict)
 
     async def wait(self, run_id: str) -> Outcome:
-        """Wait until a run has ended, wherever it is driven. Raises :class:`RunNotFound`."""
+        """Wait until a run has ended, wherever it is driven.
+
+        Raises :class:`RunNotFound`, or :class:`RunDeleted`, also when it is deleted meanwhile.
+        """
         closing, wake = self._closing(run_id), asyncio.Event()
         self._wakes.add(wake)
         try:
+            happened = True
             while not closing.done():
                 wake.clear()
-                if not self._owner.drives(run_id) and (ending := await self._ending(run_id)):
+                # It may be deleted, or moved, without a word to its driver: look now and then.
+                ask = not happened or not self._owner.drives(run_id)
+                if ask and (ending := await self._ending(run_id)):
                     self._on_closed(run_id, ending)
                     break
-                await self._until(wake, closing)
+                happened = await self._until(wake, closing)
         finally:
             self._wakes.discard(wake)
         return outcome_of(await closing)
 
     async def _ending(self, run_id: str) -> Event | None:
-        info = await self.store.run(run_id)
+        info = await self._bus.run(run_id)
         if info is None:
             raise RunNotFound(f"run {run_id} is not in the store")
+        if info.deleted:
+            raise RunDeleted(f"run {run_id} was deleted")
         if info.status == "open":
             return None
-        events = await self.store.read(run_id)
+        events = await self._bus.read(run_id)
         return next((event for event in events if event.type in ev.ENDINGS), None)
 
     async def events(self, run_id: str) -> tuple[Event, ...]:
@@ -296,22 +308,27 @@ class Engine:
             while not ended:
                 wake.clear()
                 closing = self._closing(run_id)
-                for event in await self.store.read(run_id, after=after):
+                for event in await self._bus.read(run_id, after=after):
                     after = event.seq
                     ended = ended or event.type in ev.ENDINGS
                     yield event
-                if after == 0 and await self.store.run(run_id) is None:
+                info = await self._bus.run(run_id)
+                if info is None or info.deleted:
                     return
                 if not ended:
                     await self._until(wake, closing)
         finally:
             self._wakes.discard(wake)
 
-    async def _until(self, wake: asyncio.Event, closing: asyncio.Future[Event]) -> None:
+    async def _until(self, wake: asyncio.Event, closing: asyncio.Future[Event]) -> bool:
+        """Whether something has happened before it was time to look."""
         waiting = asyncio.ensure_future(wake.wait())
         either: set[asyncio.Future[Any]] = {waiting, closing}
         try:
-            await asyncio.wait(either, timeout=FOLLOW_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                either, timeout=FOLLOW_POLL_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            return bool(done)
         finally:
             waiting.cancel()
 
@@ -457,7 +474,7 @@ class Engine:
 
     async def _hold(self, partition: int, held: Claimed) -> None:
         """A ready call may not start without a (new) approval: ask a person."""
-        asked = await self.store.read(held.run_id)
+        asked = await self._bus.read(held.run_id)
         request = held.request
         again = sum(e.type == ev.APPROVAL_REQUESTED and e.parent == request.id for e in asked)
         digest = ids.digest_of(
@@ -505,6 +522,8 @@ class Engine:
     async def settle(self, claimed: Claimed, ended: Ended, *, fence: bool) -> None:
         """Take an attempt's outcome to the store, with the next decision if the run is ours."""
         partition = partition_of(claimed.run_id, self.store.partitions)
+        if ended.outcome is None and not ended.stopped:
+            return  # it may still be acting here: its lease is left to run out
         if ended.outcome is None:
             release = port.Release(
                 run_id=claimed.run_id,
@@ -537,9 +556,9 @@ class Engine:
     async def _app_of(self, run_id: str, partition: int) -> str | None:
         """The app of a run, if this worker owns its partition; every claim is of one it serves."""
         owned = [app for app in self._owner.algorithms if self._cluster.term(app, partition)]
-        if len(owned) == 1:
+        if len(owned) == len(self._owner.algorithms) == 1:
             return owned[0]
-        info = await self.store.run(run_id) if owned else None
+        info = await self._bus.run(run_id) if owned else None
         return info.app if info is not None and info.app in owned else None
 
     async def conversation(self, claimed: Claimed) -> tuple[RunState, str | None]:
@@ -548,7 +567,7 @@ class Engine:
         state = self._owner.state_of(claimed.run_id)
         if state is None or state.turn is None or state.turn.request.id != request.id:
             state = RunState(claimed.run_id)
-            for event in await self.store.read(claimed.run_id, limit=request.seq):
+            for event in await self._bus.read(claimed.run_id, limit=request.seq):
                 state.fold(event)
         if state.root is None:
             raise CorruptHistory(f"run {claimed.run_id} has no beginning")

@@ -20,7 +20,7 @@ from aaa.errors import ModelError
 from aaa.events import Event
 from aaa.lease import Heartbeat, Lease
 from aaa.llm import Conversation, LLMHandler, ModelRequest, ToolSpec
-from aaa.policy import GuardConfig, ToolSettings
+from aaa.policy import Delivery, GuardConfig, ToolSettings
 from aaa.runtime.attempt import Attempt, Ended
 from aaa.store import port
 from aaa.store.port import Claimed, HeldCall, ToolTerms
@@ -29,6 +29,8 @@ from aaa.tools import ToolHandler
 log = logging.getLogger("aaa.executor")
 
 DEFAULT = GuardConfig()
+#: How often a draining worker looks whether its last offers have been answered.
+_OFFER_POLL_S = 0.01
 Progress = Callable[[str, str, str, float | None], None]
 
 
@@ -77,6 +79,8 @@ class Executor:
 
         A call that has ended and is being settled takes no slot: its settle may claim the next.
         """
+        if self.unstoppable:
+            return 0  # a worker in which a tool cannot be stopped claims nothing more (G9)
         return max(0, self.concurrency - self._busy - self._reserved)
 
     def reserve(self, wanted: int) -> int:
@@ -140,8 +144,14 @@ class Executor:
 
     async def drain(self, timeout_s: float) -> None:
         """Let running calls finish; at the deadline, end each by its delivery policy."""
-        if self._running:
-            await asyncio.wait(list(self._running.values()), timeout=timeout_s)
+        until_s = self._clock.boot_s() + timeout_s
+        # What an offer on its way brings back has begun, and is waited for as well.
+        while (self._running or self._reserved) and self._clock.boot_s() < until_s:
+            left_s = until_s - self._clock.boot_s()
+            if self._running:
+                await asyncio.wait(list(self._running.values()), timeout=left_s)
+            else:
+                await asyncio.sleep(min(left_s, _OFFER_POLL_S))
         for lease in list(self._leases.values()):
             lease.tell("drain")
         if self._running:
@@ -166,7 +176,9 @@ class Executor:
 
     async def _run(self, claimed: Claimed, lease: Lease) -> None:
         try:
-            if claimed.request.type == ev.LLM_REQUESTED:
+            if not await lease.trusted(self._clock):
+                ended, fence = _not_begun(claimed), True
+            elif claimed.request.type == ev.LLM_REQUESTED:
                 ended, fence = await self._until_stopped(self._ask_model(claimed), lease), True
             else:
                 ended, fence = await self._run_tool(claimed, lease)
@@ -265,6 +277,22 @@ def _terms(settings: ToolSettings) -> ToolTerms:
         guarded=guard.enabled,
         needs_approval=settings.requires_approval,
     )
+
+
+def _not_begun(claimed: Claimed) -> Ended:
+    """The lease was gone before the attempt began: give it back, or say that nothing was done."""
+    request = claimed.request
+    once = claimed.delivery == Delivery.AT_MOST_ONCE and claimed.job == "run"
+    if request.type == ev.LLM_REQUESTED or not once:
+        return Ended(None)
+    data = {
+        "attempt": claimed.attempt,
+        "call_id": request.data["call_id"],
+        "error": "NotExecuted",
+        "message": f"{request.data['name']} was not run: its lease had ended before it could begin.",
+        "name": request.data["name"],
+    }
+    return Ended(request.named(ids.result_id(request.id), ev.TOOL_FAILED, data))
 
 
 def _model_failed(request: Event, id_: str, turn: dict[str, Any], kind: str, message: str) -> Event:

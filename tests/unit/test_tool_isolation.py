@@ -107,11 +107,11 @@ async def test_a_result_over_the_limit_is_rejected_and_says_that_the_tool_did_ru
 
 
 async def test_what_the_tool_raises_keeps_its_meaning_its_name_and_its_message() -> None:
-    with pytest.raises(OutcomeUnknown, match="^gone$"):
+    with pytest.raises(OutcomeUnknown, match=r"^gone$"):
         await run_isolated(tools.raising, {"kind": "unknown"}, context())
-    with pytest.raises(NotExecuted, match="^closed$"):
+    with pytest.raises(NotExecuted, match=r"^closed$"):
         await run_isolated(tools.raising, {"kind": "not"}, context())
-    with pytest.raises(RaisedInChild, match="^no such order$") as raised:
+    with pytest.raises(RaisedInChild, match=r"^no such order$") as raised:
         await run_isolated(tools.raising, {"kind": "value"}, context())
     assert type(raised.value).__name__ == "ValueError"
     with pytest.raises(RaisedInChild, match="tried to exit the process"):
@@ -130,11 +130,10 @@ async def test_a_process_that_dies_after_the_tool_began_is_a_lost_attempt(
 
 async def test_a_tool_that_the_child_cannot_find_or_that_has_changed_is_not_executed() -> None:
     moved = tool(tools.sync_tool.function, name="moved", isolation="process")
-    moved.function.__dict__.clear()
     moved.__dict__["schema_digest"] = "0" * 32
-    with pytest.raises(NotExecuted, match="moved was not run: .* is not what it was"):
+    with pytest.raises(NotExecuted, match=r"moved was not run: .* is not what it was"):
         await run_isolated(moved, {"word": "a"}, context())
-    with pytest.raises(NotExecuted, match="sync_tool was not run: .*word: is required"):
+    with pytest.raises(NotExecuted, match=r"sync_tool was not run: .*word: is required"):
         await run_isolated(tools.sync_tool, {}, context())
 
 
@@ -169,8 +168,8 @@ async def _cancel(which: Tool[..., Any], place: Path, grace_s: float) -> tuple[i
     )
     pid = await marked(place)
     task.cancel()
-    (result,) = await asyncio.gather(task, return_exceptions=True)
-    return pid, result
+    ended: list[Any] = await asyncio.gather(task, return_exceptions=True)
+    return pid, ended[0]
 
 
 async def test_a_busy_loop_is_killed(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ async def _cancel(which: Tool[..., Any], place: Path, grace_s: float) -> tuple[i
     )
     pid = await marked(place)
     task.cancel()
-    ended: list[Any] = await asyncio.gather(task, return_exceptions=True)
+    ended = await asyncio.gather(task, return_exceptions=True)
     return pid, ended[0]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
 from aaa import events as ev
 from aaa.check.finding import Finding, Known
-from aaa.check.history import ANSWERS, RESULTS, History, Item
+from aaa.check.history import ANSWERS, RESULTS, Call, History, Item
 
 #: What may still follow a run's end: outcomes that were on their way, and a person's findings.
 _AFTER_THE_END: Final = RESULTS | ANSWERS | {ev.TOOL_FENCED, ev.TOOL_STALE_RESULT, ev.TOOL_RESOLVED}
@@ -54,8 +55,9 @@ def one_decision_at_a_time(history: History, _: Known) -> Iterator[Finding]:
         for item in history.items[history.items.index(ending) + 1 :]:
             if item.type not in _AFTER_THE_END:
                 yield item.seq, f"{item.type} follows the run's end at {ending.seq}"
+    taken = history.of(*_REQUESTS, ev.TIMER_SET, ev.TOOL_STARTED)
     for since, until in history.standing_still():
-        for item in history.of(*_REQUESTS, ev.TIMER_SET, ev.TOOL_STARTED):
+        for item in taken:
             if since < item.at < until:
                 seq = history.events[since].seq
                 yield item.seq, f"{item.type} while the run stands still since {seq}"
@@ -66,32 +68,32 @@ def one_decision_at_a_time(history: History, _: Known) -> Iterator[Finding]:
 def _turns(history: History) -> Iterator[Finding]:
     """The documented loop asks again when all that it has asked for is there."""
     turn = 0
+    answered: dict[str, int] = {}
+    for answer in history.of(*ANSWERS):
+        answered.setdefault(answer.event.parent or "", answer.at)
+    later = deque(c for c in history.calls.values() if "retry_of" not in c.request.data)
+    # What is still open, in order; a sound history keeps both short, however long it is.
+    waiting: list[Item] = []
+    open_: list[Call] = []
     for item in history.of(ev.LLM_REQUESTED):
         turn += 1
         if item.data["turn"] != turn:
             yield item.seq, f"turn {turn} was to be asked for here, not {item.data['turn']}"
             turn = item.data["turn"]
-        for other in history.of(ev.LLM_REQUESTED):
-            if other.at < item.at and not _answered(history, other, before=item.at):
-                yield item.seq, f"the model is asked again, and has not answered {other.seq}"
-        for call in history.calls.values():
-            settled = call.settled_at()
-            asked = call.request.at < item.at and "retry_of" not in call.request.data
-            if asked and (settled is None or settled > item.at):
-                yield item.seq, f"the model is asked again while call {call.call_id} is open"
+        while later and later[0].request.at < item.at:
+            open_.append(later.popleft())
+        waiting = [w for w in waiting if answered.get(w.event.id, item.at) >= item.at]
+        open_ = [call for call in open_ if (call.settled_at() or item.at) >= item.at]
+        for asked in waiting:
+            yield item.seq, f"the model is asked again, and has not answered {asked.seq}"
+        for call in open_:
+            yield item.seq, f"the model is asked again while call {call.call_id} is open"
+        waiting.append(item)
     for call in history.calls.values():
-        if "retry_of" in call.request.data:
-            continue
         reply = history.named(call.request.event.parent)
-        if reply is None or reply.type != ev.LLM_COMPLETED:
+        follows = reply is not None and reply.type == ev.LLM_COMPLETED
+        if "retry_of" not in call.request.data and not follows:
             yield call.request.seq, f"call {call.call_id} follows from no answer of the model"
-
-
-def _answered(history: History, request: Item, *, before: int) -> bool:
-    return any(
-        answer.event.parent == request.event.id and answer.at < before
-        for answer in history.of(*ANSWERS)
-    )
 
 
 def cancelling(history: History, _: Known) -> Iterator[Finding]:

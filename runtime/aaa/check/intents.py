@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from aaa import events as ev
@@ -49,34 +49,34 @@ def _place(history: History, call: Call) -> Iterator[Finding]:
 def repeats(history: History, _: Known) -> Iterator[Finding]:
     """G21: a call that repeats one in flight, or of unknown effect, is never silently run."""
     earlier: dict[str, list[Call]] = {}
+    named: dict[str, Call] = {}
     for call in history.calls.values():
+        named.setdefault(call.call_id, call)
         intent = call.request.data.get("intent")
         result = call.result
         if result is not None and result.data.get("error") == "RepeatedIntent":
-            yield from _refused(history, call)
+            yield from _refused(named, call)
         if not isinstance(intent, str):
             continue
         if intent not in _intents(call):
             yield call.request.seq, f"the intent of call {call.call_id} does not follow from it"
-        same = earlier.setdefault(intent, [])
-        open_ = [one for one in same if _open(one, call.request.at)]
+        # Once closed, a call stays so: what is kept is short, however often an intent comes.
+        open_ = [one for one in earlier.get(intent, ()) if _open(one, call.request.at)]
         if open_ and not _surfaced(call):
             yield (
                 call.request.seq,
                 f"call {call.call_id} repeats {open_[0].call_id}, whose effect is open, silently",
             )
-        same.append(call)
+        earlier[intent] = [*open_, call]
 
 
-def _refused(history: History, call: Call) -> Iterator[Finding]:
+def _refused(named: Mapping[str, Call], call: Call) -> Iterator[Finding]:
     result = call.result
     if result is None:
         return
     for start in call.starts:
         yield start.seq, f"call {call.call_id} begins, and was refused as a repetition"
-    first = next(
-        (one for one in history.calls.values() if one.call_id == result.data.get("first")), None
-    )
+    first = named.get(str(result.data.get("first")))
     same = first is not None and first.request.data.get("intent") == call.request.data.get("intent")
     if first is None or not same or not _open(first, call.request.at):
         yield result.seq, f"call {call.call_id} is refused as a repetition of no open call"

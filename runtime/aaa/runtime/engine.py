@@ -532,6 +532,7 @@ class Engine:
                 worker=self.worker,
             )
             await self._bus.send(partition, [release])
+            self._visit_soon(partition)  # the next attempt need not wait for a beat
             return
         if ended.fenced:
             entry = port.Entry(ended.outcome)

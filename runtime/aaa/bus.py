@@ -18,6 +18,7 @@ from typing import Final
 from aaa.clock import Clock
 from aaa.errors import StoreUnavailable
 from aaa.store.port import EventStore, Operation, Verdict
+from aaa.telemetry import names, tell
 
 log = logging.getLogger("aaa.bus")
 
@@ -94,7 +95,13 @@ class Bus:
             try:
                 done = await self._store.commit(partition, operations, seen=lane.seen)
             except StoreUnavailable as error:
-                log.warning("store unavailable, will try again: %s", error)
+                tell(
+                    log,
+                    names.LOG_STORE_UNAVAILABLE,
+                    "store unavailable, will try again: %s",
+                    error,
+                    partition=partition,
+                )
                 await self._clock.sleep(wait_s)
                 wait_s = min(2 * wait_s, _RETRY_MAX_S)
                 continue

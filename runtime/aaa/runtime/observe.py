@@ -36,7 +36,7 @@ class Step(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
 
-    def note(self, **numbers: int) -> None:
+    def decided(self, entries: int) -> None:
         """How many entries a decision has."""
         ...
 
@@ -59,8 +59,8 @@ class Observer:
     def watch_slots(self, in_use: Callable[[], int], limit: int) -> None:
         """Show the slots in use until :meth:`close`."""
         about = {names.WORKER: self._worker}
-        self._telemetry.observe(names.SLOTS_IN_USE, self._worker, in_use, **about)
-        self._telemetry.observe(names.SLOTS_LIMIT, self._worker, lambda: limit, **about)
+        self._telemetry.observe(names.SLOTS_IN_USE, self._worker, in_use, about)
+        self._telemetry.observe(names.SLOTS_LIMIT, self._worker, lambda: limit, about)
 
     def close(self) -> None:
         """Show nothing of this engine any more."""
@@ -71,7 +71,7 @@ class Observer:
         """Takes the event loop's lag in seconds; ``None`` if nobody wants to know."""
         if not self._telemetry.measuring:
             return None
-        return lambda lag_s: self._telemetry.record(names.LOOP_LAG, max(0.0, lag_s), {})
+        return lambda lag_s: self._telemetry.record(names.LOOP_LAG, max(0.0, lag_s))
 
     def submitting(self, run_id: str, algorithm: Algorithm) -> AbstractContextManager[Any]:
         """A submission: in the run's trace, linked with whatever span the caller is in."""
@@ -89,9 +89,7 @@ class Observer:
         """One attempt of one call."""
         if not self._on:
             return NOTHING
-        return _Attempting(
-            self._telemetry, self._traces, self._clock, claimed, model, self._worker
-        )
+        return _Attempting(self._telemetry, self._traces, self._clock, claimed, model, self._worker)
 
 
 class _Nothing:
@@ -105,7 +103,7 @@ class _Nothing:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def note(self, **numbers: int) -> None:
+    def decided(self, entries: int) -> None:
         pass
 
     def ended(self, ended: Ended) -> None:
@@ -163,36 +161,35 @@ class _Deciding(_Spanned):
         about = {names.WORKER: worker, names.RUN_SEQ: state.seq, **_of(state.run_id, algorithm)}
         super().__init__(traces, traces.start(names.DECIDE, about, run_id=state.run_id))
 
-    def note(self, **numbers: int) -> None:
-        self._set(**{names.ENTRIES: numbers["entries"]})
+    def decided(self, entries: int) -> None:
+        self._set(**{names.ENTRIES: entries})
 
 
 class _Attempting(_Spanned):
     """``execute_tool`` or ``chat``; below the request's span, linked to the attempt before."""
 
-    __slots__ = ("_begun_s", "_claimed", "_clock", "_outcome", "_point", "_reply", "_telemetry")
+    __slots__ = ("_begun_s", "_claimed", "_clock", "_outcome", "_point", "_telemetry")
 
     def __init__(
         self,
+        claimed: Claimed,
+        model: LLMHandler | None,
+        *,
         telemetry: Telemetry,
         traces: RunTraces | None,
         clock: Clock,
-        claimed: Claimed,
-        model: LLMHandler | None,
         worker: str,
     ) -> None:
         self._telemetry, self._claimed, self._clock = telemetry, claimed, clock
         self._begun_s, self._outcome = clock.boot_s(), "abandoned"
-        self._reply: dict[str, Any] = {}
         self._point = _model_of(model) if self._is_chat else _tool_of(claimed.request)
         super().__init__(traces, None if traces is None else self._start(traces, worker))
 
     def __enter__(self) -> Self:
         about = self._of_call()
-        job = {names.CALL_JOB: self._claimed.job}
-        self._telemetry.count(names.CALLS_STARTED, **about, **job)
+        self._telemetry.count(names.CALLS_STARTED, {**about, names.CALL_JOB: self._claimed.job})
         if self._claimed.attempt > 1 and self._claimed.job == "run":
-            self._telemetry.count(names.TAKEOVERS, **about)
+            self._telemetry.count(names.TAKEOVERS, about)
         return super().__enter__()
 
     def ended(self, ended: Ended) -> None:
@@ -206,11 +203,11 @@ class _Attempting(_Spanned):
         if self._is_chat:
             self._answered(data.get("message", {}))
         elif self._telemetry.content and "result" in data:
-            self._set(**{names.GEN_AI_RESULT: ids.json_text(data["result"])})
+            self._set(**{names.GEN_AI_RESULT: _json(data["result"])})
 
     def __exit__(self, *raised: Any) -> None:
         about = {**self._of_call(), names.CALL_OUTCOME: self._outcome}
-        self._telemetry.count(names.CALLS_ENDED, **about)
+        self._telemetry.count(names.CALLS_ENDED, about)
         if raised[0] is not None:
             self._point[names.ERROR_TYPE] = raised[0].__name__
             self._set(**{names.CALL_OUTCOME: self._outcome})
@@ -241,7 +238,7 @@ class _Attempting(_Spanned):
             about[names.GEN_AI_TOOL_TYPE] = "function"
             about[names.GEN_AI_CALL_ID] = data["call_id"]
             if self._telemetry.content:
-                about[names.GEN_AI_ARGUMENTS] = ids.json_text(data["arguments"])
+                about[names.GEN_AI_ARGUMENTS] = _json(data["arguments"])
         before = []
         if claimed.attempt > 1:
             before.append(traces.context(run_id, ids.attempt_id(request_id, claimed.attempt - 1)))
@@ -270,8 +267,8 @@ class _Attempting(_Spanned):
             }
         )
         about = {k: v for k, v in self._point.items() if k != names.ERROR_TYPE}
-        self._telemetry.count(names.INPUT_TOKENS, sent or 0, **about)
-        self._telemetry.count(names.OUTPUT_TOKENS, got or 0, **about)
+        self._telemetry.count(names.INPUT_TOKENS, about, sent or 0)
+        self._telemetry.count(names.OUTPUT_TOKENS, about, got or 0)
 
     def _of_call(self) -> dict[str, Any]:
         queue = queue_of(self._claimed.request)
@@ -310,3 +307,7 @@ def _outcome_of(ended: Ended) -> str:
     if ended.unknown:
         return "unknown"
     return "completed" if ended.outcome.type.endswith(".completed") else "failed"
+
+
+def _json(value: Any) -> str:
+    return ids.canonical(value).decode()

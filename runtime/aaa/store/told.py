@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from aaa import ids
 from aaa.events import Event
@@ -19,6 +19,13 @@ from aaa.telemetry import RunTraces, Telemetry, names
 
 #: Run id → when it began, milliseconds.
 Beginnings = MutableMapping[str, int]
+
+#: Our name of the operation, and what the messaging conventions call it.
+_MESSAGING: Final = {
+    names.REQUEST: ("request", "send"),
+    names.CLAIM: ("claim", "receive"),
+    names.SETTLE: ("settle", "settle"),
+}
 
 
 @dataclass(slots=True)
@@ -37,18 +44,18 @@ class Told:
         if isinstance(verdict, port.Refused):
             kind = type(operation).__name__.lower()
             about = {names.OPERATION: kind, names.WHY: verdict.why.value}
-            self.telemetry.count(names.STORE_REFUSED, **about)
+            self.telemetry.count(names.STORE_REFUSED, about)
         match operation, verdict:
-            case (port.Create() | port.Append()), port.Appended():
+            case ((port.Create() | port.Append()), port.Appended()):
                 self._appended(operation, verdict, beginnings)
             case port.Append(term=int()), port.Refused():
-                self.telemetry.count(names.DECISIONS, **{names.ACCEPTED: False})
+                self.telemetry.count(names.DECISIONS, {names.ACCEPTED: False})
             case port.Claim(), port.Claims():
                 found = bool(verdict.claimed)
-                self.telemetry.count(names.CLAIMS, **{names.CLAIMED: found})
+                self.telemetry.count(names.CLAIMS, {names.CLAIMED: found})
                 if verdict.settled_runs:
                     by_store = {names.AT: "store"}
-                    self.telemetry.count(names.UNKNOWN, len(verdict.settled_runs), **by_store)
+                    self.telemetry.count(names.UNKNOWN, by_store, len(verdict.settled_runs))
                 for claimed in verdict.claimed:
                     self._claimed(claimed, operation.offer.worker)
             case port.Settle(), _:
@@ -71,10 +78,8 @@ class Told:
         else:
             worker = operation.worker
             if operation.term is not None:
-                self.telemetry.count(names.DECISIONS, **{names.ACCEPTED: True})
-        for entry, event, dup in zip(
-            operation.entries, verdict.events, verdict.dups, strict=False
-        ):
+                self.telemetry.count(names.DECISIONS, {names.ACCEPTED: True})
+        for entry, event, dup in zip(operation.entries, verdict.events, verdict.dups, strict=False):
             if dup:
                 continue
             if isinstance(entry.effect, port.OpenCall):
@@ -88,13 +93,13 @@ class Told:
         if self.traces is None:
             return
         about = {
-            **self._message(request.run_id, request.id, "request", "send", queue, worker),
+            **self._message(names.REQUEST, request.run_id, request.id, queue, worker),
             names.RUN_ID: request.run_id,
         }
         self._span(names.REQUEST, about, request.run_id, own=request.id)
 
     def _closed(self, ending: Event, status: str, beginnings: Beginnings) -> None:
-        self.telemetry.count(names.RUNS_CLOSED, **{names.RUN_STATUS: status})
+        self.telemetry.count(names.RUNS_CLOSED, {names.RUN_STATUS: status})
         if self.traces is None:
             return
         run_id = ending.run_id
@@ -117,7 +122,7 @@ class Told:
         request = claimed.request
         queue = queue_of(request)
         about = {
-            **self._message(claimed.run_id, request.id, "claim", "receive", queue, worker),
+            **self._message(names.CLAIM, claimed.run_id, request.id, queue, worker),
             names.RUN_ID: claimed.run_id,
             names.CALL_ATTEMPT: claimed.attempt,
             names.CALL_JOB: claimed.job,
@@ -128,15 +133,15 @@ class Told:
     def _settled(self, settle: port.Settle, verdict: Verdict) -> None:
         queue = queue_of(settle.outcome)
         said = verdict.verdict if isinstance(verdict, port.Settled) else "refused"
-        about = {names.MESSAGING_DESTINATION: queue, names.VERDICT: said}
-        self.telemetry.count(names.CALLS_SETTLED, **about)
+        point = {names.MESSAGING_DESTINATION: queue, names.VERDICT: said}
+        self.telemetry.count(names.CALLS_SETTLED, point)
         if settle.unknown and said == "applied":
-            self.telemetry.count(names.UNKNOWN, **{names.AT: "worker"})
+            self.telemetry.count(names.UNKNOWN, {names.AT: "worker"})
         if self.traces is None:
             return
         worker, request_id = settle.worker, settle.request_id
         about = {
-            **self._message(settle.run_id, request_id, "settle", "settle", queue, worker),
+            **self._message(names.SETTLE, settle.run_id, request_id, queue, worker),
             names.RUN_ID: settle.run_id,
             names.CALL_ATTEMPT: settle.attempt,
             names.VERDICT: said,
@@ -165,8 +170,9 @@ class Told:
         span.end(end_time=self.ended_ms * 1_000_000)
 
     def _message(
-        self, run_id: str, request_id: str, operation: str, type_: str, queue: str, worker: str
+        self, name: names.SpanName, run_id: str, request_id: str, queue: str, worker: str
     ) -> dict[str, Any]:
+        operation, type_ = _MESSAGING[name]
         return {
             names.MESSAGING_SYSTEM: "aaa",
             names.MESSAGING_OPERATION: operation,

@@ -79,14 +79,14 @@ class TracedStore:
         await self.inner.close()
 
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Event]:
-        with self.call(names.STORE_READ, "read", {names.RUN_ID: run_id}, run_id):
+        with self.call(names.STORE_READ, "read", {names.RUN_ID: run_id}, run_id=run_id):
             events = await self.inner.read(run_id, after=after, limit=limit)
         if events and events[0].seq == 1:
             self._began(events[0])
         return events
 
     async def run(self, run_id: str) -> RunInfo | None:
-        with self.call(names.STORE_RUN, "run", {names.RUN_ID: run_id}, run_id):
+        with self.call(names.STORE_RUN, "run", {names.RUN_ID: run_id}, run_id=run_id):
             return await self.inner.run(run_id)
 
     async def runs(
@@ -104,9 +104,9 @@ class TracedStore:
         about = {} if self.traces is None else _about_batch(partition, operations, only)
         begun_ms = self._clock.now_ms()
         links = () if only is not None else run_ids[:MAX_LINKS]
-        with self.call(names.STORE_COMMIT, "commit", about, only, links) as span:
+        with self.call(names.STORE_COMMIT, "commit", about, run_id=only, links=links) as span:
             done = await self.inner.commit(partition, operations, seen=seen)
-        self._telemetry.record(names.COMMIT_SIZE, len(operations), {})
+        self._telemetry.record(names.COMMIT_SIZE, len(operations))
         self._tell(partition, operations, done.verdicts, span, begun_ms)
         return done
 
@@ -116,6 +116,7 @@ class TracedStore:
         name: names.SpanName,
         operation: str,
         about: dict[str, Any],
+        *,
         run_id: str | None = None,
         links: Sequence[str] = (),
         metric: names.MetricName = names.STORE_DURATION,
@@ -136,7 +137,7 @@ class TracedStore:
         except BaseException as error:
             error_type = type(error).__name__
             if isinstance(error, StoreUnavailable):
-                self._telemetry.count(names.STORE_UNAVAILABLE, **{names.OPERATION: operation})
+                self._telemetry.count(names.STORE_UNAVAILABLE, {names.OPERATION: operation})
             raise
         finally:
             taken_s = self._clock.boot_s() - begun_s
@@ -177,12 +178,10 @@ class _TracedRenewer:
     def pulse(self, pulse: Pulse) -> Beat:
         held = sum(len(calls) for calls in pulse.calls.values())
         about = {names.WORKER: pulse.worker, names.HELD: held}
-        with self._store.call(
-            names.STORE_PULSE, "pulse", about, metric=names.RENEW_DURATION
-        ):
+        with self._store.call(names.STORE_PULSE, "pulse", about, metric=names.RENEW_DURATION):
             beat = self._inner.pulse(pulse)
         if beat.lost_calls:
-            self._store._telemetry.count(names.LEASES_LOST, len(beat.lost_calls))
+            self._store._telemetry.count(names.LEASES_LOST, value=len(beat.lost_calls))
         return beat
 
     def leave(self, worker: str) -> None:

@@ -18,7 +18,7 @@ from aaa.telemetry.names import LogEvent
 FIELDS: Final = "aaa_fields"
 
 
-def tell(  # noqa: D417 - the rest are the record's fields
+def tell(
     log: logging.Logger,
     event: LogEvent,
     message: str,

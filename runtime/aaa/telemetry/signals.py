@@ -23,6 +23,7 @@ SCOPE: Final = "aaa"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.0"
 CONTENT_VARIABLE: Final = "AAA_TELEMETRY_CONTENT"
 Attributes = Mapping[str, Any]
+_NONE: Final[Attributes] = {}
 
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _COUNTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -66,11 +67,11 @@ class Telemetry:
         """Measurements go somewhere."""
         return bool(self._instruments)
 
-    def count(self, metric: MetricName, value: int = 1, **attributes: Any) -> None:
-        """Add to a counter; attributes by their registry names, see :meth:`record`."""
+    def count(self, metric: MetricName, attributes: Attributes = _NONE, value: int = 1) -> None:
+        """Add to a counter; as :meth:`record`."""
         self.record(metric, value, attributes)
 
-    def record(self, metric: MetricName, value: float, attributes: Attributes) -> None:
+    def record(self, metric: MetricName, value: float, attributes: Attributes = _NONE) -> None:
         """Add to a counter or record in a histogram; ``None`` attributes are left out."""
         instrument = self._instruments.get(metric.name)
         if instrument is None:
@@ -81,7 +82,9 @@ class Telemetry:
         else:
             instrument.record(value, kept)
 
-    def observe(self, metric: MetricName, key: str, read: Callable[[], int], **of: Any) -> None:
+    def observe(
+        self, metric: MetricName, key: str, read: Callable[[], int], of: Attributes
+    ) -> None:
         """Have a gauge read whenever measurements are collected, until :meth:`forget`."""
         if self.measuring:
             self._observed[metric.name][key] = (read, of)

@@ -89,7 +89,14 @@ class Observer:
         """One attempt of one call."""
         if not self._on:
             return NOTHING
-        return _Attempting(self._telemetry, self._traces, self._clock, claimed, model, self._worker)
+        return _Attempting(
+            claimed,
+            model,
+            telemetry=self._telemetry,
+            traces=self._traces,
+            clock=self._clock,
+            worker=self._worker,
+        )
 
 
 class _Nothing:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from aaa.clock import SYSTEM_CLOCK
 from aaa.errors import StoreUnavailable
 from aaa.runtime import Engine
 from aaa.runtime.observe import NOTHING, Observer
-from aaa.clock import SYSTEM_CLOCK
 from aaa.store import MemoryEventStore, port
 from aaa.store.port import Committed, Operation, Pulse
 from aaa.store.traced import TracedStore
@@ -73,9 +73,7 @@ async def test_a_lost_effect_under_at_most_once_is_counted_as_unknown() -> None:
     await dead.submit(loop, {}, "run-1")
     await asyncio.wait_for(started.wait(), BOUND_S)
     await dead.kill()
-    async with Engine(
-        store, telemetry=recorder.telemetry, worker="w2", worker_ttl_s=0.6
-    ) as engine:
+    async with Engine(store, telemetry=recorder.telemetry, worker="w2", worker_ttl_s=0.6) as engine:
         engine.serve(attach(engine, stuck))
         await asyncio.wait_for(engine.wait("run-1"), BOUND_S)
     assert recorder.counted("aaa.call.unknown", aaa__unknown__at="store") == 1
@@ -106,21 +104,21 @@ async def test_a_store_that_is_gone_is_counted_and_marks_the_span() -> None:
     assert all(span.status.description is None and not span.events for span in failed)
 
 
-def test_a_heartbeat_that_fails_is_measured_with_its_error() -> None:
-    class Gone(MemoryEventStore):
-        def renewer(self) -> port.Renewer:
-            class Broken:
-                def pulse(self, pulse: Pulse) -> port.Beat:
-                    raise StoreUnavailable("no answer")
+def test_a_heartbeat_that_fails_is_measured_with_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken:
+        def pulse(self, pulse: Pulse) -> port.Beat:
+            raise StoreUnavailable("no answer")
 
-                def leave(self, worker: str) -> None: ...
+        def leave(self, worker: str) -> None: ...
 
-                def close(self) -> None: ...
-
-            return Broken()
+        def close(self) -> None: ...
 
     recorder = Recorder()
-    renewer = TracedStore(Gone(), recorder.telemetry, SYSTEM_CLOCK).renewer()
+    store = MemoryEventStore()
+    monkeypatch.setattr(store, "renewer", Broken)
+    renewer = TracedStore(store, recorder.telemetry, SYSTEM_CLOCK).renewer()
     with pytest.raises(StoreUnavailable, match="no answer"):
         renewer.pulse(Pulse(worker="w1", apps=(), ttl_ms=1_000))
     [point] = recorder.points()["aaa.lease.renew.duration"]

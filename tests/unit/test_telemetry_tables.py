@@ -61,13 +61,9 @@ def test_the_table_of_log_events_is_the_registry() -> None:
 def test_everything_that_has_a_name_is_registered_and_used(
     kind: str, all_of: tuple[Any, ...]
 ) -> None:
-    made = {
-        key: value for key, value in vars(names).items() if type(value).__name__ == kind
-    }
+    made = {key: value for key, value in vars(names).items() if type(value).__name__ == kind}
     assert list(made.values()) == list(all_of)
-    text = "".join(
-        path.read_text() for path in RUNTIME.rglob("*.py") if path.name != "names.py"
-    )
+    text = "".join(path.read_text() for path in RUNTIME.rglob("*.py") if path.name != "names.py")
     assert [key for key in made if f"names.{key}" not in text] == []
 
 

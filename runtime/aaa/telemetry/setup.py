@@ -12,7 +12,7 @@ import atexit
 import importlib.util
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 ENDPOINTS: Final = (
@@ -41,25 +41,36 @@ def configure_from_environment(
     tracers, meters = _tracer_provider(resource), _meter_provider(resource)
     trace.set_tracer_provider(tracers)
     metrics.set_meter_provider(meters)
-    atexit.register(flush, (tracers.shutdown, meters.shutdown), timeout_s=flush_timeout_s)
+    atexit.register(Flusher((tracers.shutdown, meters.shutdown)).flush, flush_timeout_s)
     return True
 
 
-def flush(ends: tuple[Callable[[], Any], ...], *, timeout_s: float) -> bool:
-    """Call each, side by side, for ``timeout_s`` in all; whether they came to an end in time."""
-    threads = [threading.Thread(target=end, name="aaa-flush", daemon=True) for end in ends]
-    done = threading.Event()
-    waiting = threading.Thread(target=_join, args=(threads, done), daemon=True)
-    for thread in threads:
-        thread.start()
-    waiting.start()
-    return done.wait(timeout_s)
+class Flusher:
+    """Ends things side by side in a bounded time.
 
+    Its threads are started at once: an interpreter that is shutting down may start no more.
+    """
 
-def _join(threads: list[threading.Thread], done: threading.Event) -> None:
-    for thread in threads:
-        thread.join()
-    done.set()
+    def __init__(self, ends: Sequence[Callable[[], object]]) -> None:
+        self._go, self._done = threading.Event(), threading.Event()
+        self._left, self._lock = len(ends), threading.Lock()
+        for end in ends:
+            threading.Thread(target=self._end, args=(end,), name="aaa-flush", daemon=True).start()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Call every end, for ``timeout_s`` in all; whether they came to an end in time."""
+        self._go.set()
+        return self._done.wait(timeout_s)
+
+    def _end(self, end: Callable[[], object]) -> None:
+        self._go.wait()
+        try:
+            end()
+        finally:
+            with self._lock:
+                self._left -= 1
+                if not self._left:
+                    self._done.set()
 
 
 def _installed() -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.id_generator import IdGenerator
@@ -39,9 +39,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._exporter, self._reader = InMemorySpanExporter(), InMemoryMetricReader()
-        self.tracers = TracerProvider(
-            sampler=self.sampler, id_generator=self.generator, span_limits=SpanLimits()
-        )
+        self.tracers = TracerProvider(sampler=self.sampler, id_generator=self.generator)
         self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.meters = MeterProvider(metric_readers=[self._reader])
         self.telemetry = Telemetry(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
@@ -207,6 +208,26 @@ async def test_tracing_changes_no_event_of_a_run() -> None:
     await run_once(Recorder(), store=watched)
     of = [[(e.seq, e.id, e.type, e.raw) for e in await s.read("run-1")] for s in (plain, watched)]
     assert of[0] == of[1]
+
+
+@pytest.mark.parametrize("broken", ["on_start", "on_end"])
+async def test_a_span_processor_that_raises_breaks_no_run(
+    broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(SpanProcessor):
+        def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+            if broken == "on_start":
+                raise OSError("disk full")
+
+        def on_end(self, span: ReadableSpan) -> None:
+            if broken == "on_end":
+                raise OSError("disk full")
+
+    recorder = Recorder()
+    recorder.tracers.add_span_processor(Broken())
+    outcome = await run_once(recorder)
+    assert outcome.status == "completed"
+    assert [r.name for r in caplog.records if vars(r)["event"] == "aaa.telemetry.broke"]
 
 
 @pytest.mark.parametrize("content", [False, True])

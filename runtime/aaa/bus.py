@@ -19,6 +19,7 @@ from aaa.clock import Clock
 from aaa.errors import StoreUnavailable
 from aaa.events import Event
 from aaa.store.port import EventStore, Operation, RunInfo, Verdict
+from aaa.telemetry import names, tell
 
 T = TypeVar("T")
 
@@ -121,7 +122,13 @@ class Bus:
             try:
                 done = await self._store.commit(partition, operations, seen=lane.seen)
             except StoreUnavailable as error:
-                log.warning("store unavailable, will try again: %s", error)
+                tell(
+                    log,
+                    names.LOG_STORE_UNAVAILABLE,
+                    "store unavailable, will try again: %s",
+                    error,
+                    partition=partition,
+                )
                 await self._clock.sleep(wait_s)
                 wait_s, again = min(2 * wait_s, _RETRY_MAX_S), True
                 continue

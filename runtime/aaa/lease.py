@@ -22,6 +22,7 @@ from typing import Any, Final
 from aaa.clock import Clock
 from aaa.errors import AAAError
 from aaa.store.port import Beat, EventStore, HeldCall, Pulse, Renewer
+from aaa.telemetry import names, tell
 
 log = logging.getLogger("aaa.lease")
 
@@ -98,10 +99,11 @@ class Heartbeat:
         on_beat: Callable[[Beat], None],
         loop_block_limit_s: float = 60.0,
         on_blocked: Callable[[float], None] | None = None,
+        on_tick: Callable[[float], None] | None = None,
     ) -> None:
         self.worker, self.ttl_s = worker, ttl_s
         self._store, self._clock = store, clock
-        self._on_beat, self._on_blocked = on_beat, on_blocked
+        self._on_beat, self._on_blocked, self._on_tick = on_beat, on_blocked, on_tick
         self._block_limit_s = loop_block_limit_s
         self._suspected = False
         self._leases: dict[tuple[str, str], Lease] = {}
@@ -180,9 +182,12 @@ class Heartbeat:
         self._wake.set()
 
     async def _tick(self) -> None:
+        every_s = min(0.5, self._block_limit_s / 4)
         while True:
             self._ticked_s = self._clock.boot_s()
-            await self._clock.sleep(min(0.5, self._block_limit_s / 4))
+            await self._clock.sleep(every_s)
+            if self._on_tick is not None:
+                self._on_tick(self._clock.boot_s() - self._ticked_s - every_s)
 
     # ---------------------------------------------------------- the thread's side
 
@@ -197,17 +202,20 @@ class Heartbeat:
                     renewer = renewer or self._store.renewer()
                     wait_s = self.pulse(renewer)
                 except AAAError as error:
-                    log.warning("renewal failed, will try again: %s", error)
+                    message = "renewal failed, will try again: %s"
+                    tell(log, names.LOG_RENEW_FAILED, message, error, worker=self.worker)
                     wait_s = RETRY_SHARE * self._period_s()
-                except Exception:
-                    log.exception("renewal failed unexpectedly, will try again")
+                except Exception:  # noqa: BLE001 - told with its trace, and survived
+                    message = "renewal failed unexpectedly, will try again"
+                    tell(log, names.LOG_RENEW_BROKE, message, exc_info=True, worker=self.worker)
                     wait_s = RETRY_SHARE * self._period_s()
                 confirm_s = min(1.0, self._block_limit_s / 2)
                 self._wake.wait(min(wait_s, confirm_s) if self._suspected else wait_s)
             if renewer is not None and self._leave:
                 renewer.leave(self.worker)
         except Exception as error:  # noqa: BLE001 - leaving is a courtesy; the TTL does the rest
-            log.info("could not leave the membership: %s", error)
+            message = "could not leave the membership: %s"
+            tell(log, names.LOG_NOT_LEFT, message, error, worker=self.worker)
         finally:
             if renewer is not None:
                 renewer.close()
@@ -218,7 +226,8 @@ class Heartbeat:
         suspected, self._suspected = self._suspected, lag_s > self._block_limit_s
         if not (suspected and self._suspected):
             return False
-        log.critical("the event loop has been blocked for %.1f s; renewing nothing more", lag_s)
+        message = "the event loop has been blocked for %.1f s; renewing nothing more"
+        tell(log, names.LOG_LOOP_BLOCKED, message, lag_s, worker=self.worker)
         if self._on_blocked is not None:
             self._on_blocked(lag_s)
         return True

@@ -11,7 +11,7 @@ from aaa import events as ev
 from aaa.errors import NotExecuted, OutcomeUnknown, ToolError
 from aaa.llm import ModelReply, ModelRequest
 from aaa.llm.fake import text, tool_call
-from aaa.policy import GuardConfig
+from aaa.policy import GuardConfig, OnLostLease
 from aaa.store import port
 from aaa.tools import Done, NotDone, ToolContext, Unknown, tool
 from guarantees.world import (
@@ -428,7 +428,7 @@ async def test_what_a_tool_obtains_while_it_is_being_stopped_is_settled(
     assert await one.run() == "acted"
 
 
-FINISH = GuardConfig(lease_ttl_s=SHORT_S, wait_poll_s=0.1, on_lost_lease="finish")
+FINISH = GuardConfig(lease_ttl_s=SHORT_S, wait_poll_s=0.1, on_lost_lease=OnLostLease.FINISH)
 
 
 @pytest.mark.guarantee("G6", "G9")

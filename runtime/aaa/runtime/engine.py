@@ -39,10 +39,12 @@ from aaa.llm import LLMHandler
 from aaa.runtime.attempt import Ended
 from aaa.runtime.decide import approval_requested
 from aaa.runtime.executor import Executor, Progress
+from aaa.runtime.observe import Observer
 from aaa.runtime.outcome import Outcome, Run, outcome_of
 from aaa.runtime.owner import Owner
 from aaa.store import open_store, port
 from aaa.store.port import Append, Beat, Claimed, EventStore, Offer, StoreInfo, Why
+from aaa.telemetry import Telemetry, names, tell
 from aaa.tools import ToolHandler
 
 log = logging.getLogger("aaa.engine")
@@ -60,7 +62,8 @@ class Engine:
     ``store`` is an :class:`EventStore` or a URL; the default keeps nothing after the process.
     ``worker`` names this incarnation; a restarted process needs another name, and gets one by
     default. ``concurrency`` bounds the calls in flight. ``worker_ttl_s`` is the TTL of the
-    worker's own lease and of its partitions. Attach handlers before runs are submitted.
+    worker's own lease and of its partitions. ``telemetry`` is by default what the process has set
+    up. Attach handlers before runs are submitted.
     """
 
     def __init__(
@@ -75,12 +78,16 @@ class Engine:
         loop_block_limit_s: float = 60.0,
         on_blocked: Callable[[float], None] | None = None,
         on_progress: Progress | None = None,
+        telemetry: Telemetry | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if not 1 <= concurrency <= 100_000:
             raise ConfigError(f"Engine: concurrency must be 1 to 100000, not {concurrency}")
-        self.store = _store(store)
         self.worker = worker or f"{socket.gethostname()}-{os.getpid()}-{clock.token()[:8]}"
+        self._observer = Observer(
+            telemetry or Telemetry.current(), _store(store), worker=self.worker, clock=clock
+        )
+        self.store = self._observer.store
         self.app = app
         self.drain_timeout_s = drain_timeout_s
         self.info: StoreInfo | None = None
@@ -95,12 +102,14 @@ class Engine:
             on_beat=self._on_beat,
             loop_block_limit_s=loop_block_limit_s,
             on_blocked=on_blocked,
+            on_tick=self._observer.on_tick,
         )
         self._executor = Executor(
             concurrency=concurrency,
             heartbeat=self._heartbeat,
             clock=clock,
             deliver=self,
+            observer=self._observer,
             on_free=self._on_free,
             on_progress=on_progress,
         )
@@ -110,6 +119,7 @@ class Engine:
             cluster=self._cluster,
             executor=self._executor,
             clock=clock,
+            observer=self._observer,
             on_closed=self._on_closed,
             on_term_lost=lambda app, partition: self._heartbeat.disown(partition, app),
         )
@@ -140,8 +150,9 @@ class Engine:
         """Open the store and begin to serve. Raises what :meth:`EventStore.open` raises."""
         self.info = await self.store.open()
         for warning in self.info.warnings if self.info.backend != "memory" else ():
-            log.warning("%s", warning)
+            tell(log, names.LOG_STORE_RISK, "%s", warning, worker=self.worker)
         self.store.on_wake(self._on_wake)
+        self._observer.watch_slots(lambda: self._executor.busy, self._executor.concurrency)
         self._running = True
         self._announce()
         self._heartbeat.start()
@@ -158,7 +169,8 @@ class Engine:
         try:
             await asyncio.wait_for(self._give_back(), timeout=5.0)
         except (TimeoutError, AAAError) as error:
-            log.warning("could not give everything back: %r; its leases will run out", error)
+            message = "could not give everything back: %r; its leases will run out"
+            tell(log, names.LOG_NOT_GIVEN_BACK, message, error, worker=self.worker)
         await self._heartbeat.stop()
         await self._end()
 
@@ -171,6 +183,7 @@ class Engine:
         await self._end()
 
     async def _end(self) -> None:
+        self._observer.close()
         await self._executor.abandon()
         for task in list(self._visits.values()):
             task.cancel()
@@ -255,14 +268,17 @@ class Engine:
         run_id = check_run_id(run_id) if run_id is not None else f"run-{self._clock.token()}"
         app = self.serve(algorithm)
         create = new_run(run_id, app, algorithm, input, deadline_s=deadline_s)
-        partition = partition_of(run_id, self.store.partitions)
+        with self._observer.submitting(run_id, algorithm):
+            verdict = await self._create(create)
+        return _submitted(run_id, verdict)
+
+    async def _create(self, create: port.Create) -> port.Verdict:
+        app, partition = create.app, partition_of(create.run_id, self.store.partitions)
         if self._cluster.term(app, partition) is None and self._cluster.prefers(app, partition):
             await self._own(app, partition)
         if self._cluster.term(app, partition) is not None and self._running:
-            verdict: port.Verdict = await self._owner.create(create)
-        else:
-            verdict = (await self._bus.send(partition, [create])).verdicts[0]
-        return _submitted(run_id, verdict)
+            return await self._owner.create(create)
+        return (await self._bus.send(partition, [create])).verdicts[0]
 
     async def wait(self, run_id: str) -> Outcome:
         """Wait until a run has ended, wherever it is driven.
@@ -410,7 +426,7 @@ class Engine:
                 if partition not in self._again:
                     return
         except AAAError as error:
-            log.warning("partition %d: %s", partition, error)
+            self._tell(names.LOG_VISIT_FAILED, partition, "partition %d: %s", partition, error)
         finally:
             self._visits.pop(partition, None)
 
@@ -457,7 +473,8 @@ class Engine:
             case port.Refused(why=Why.TERM):
                 self._lost(app, partition)
             case port.Refused(why=Why.BEHIND):
-                log.critical("%s", StoreWentBack(_went_back(partition)))
+                error = StoreWentBack(_went_back(partition))
+                self._tell(names.LOG_STORE_WENT_BACK, partition, "%s", error)
 
     def _claimed(self, partition: int, app: str, claims: port.Claims, receipt: Receipt) -> None:
         for claimed in claims.claimed:
@@ -485,6 +502,9 @@ class Engine:
         )
         entry = port.Entry(question, port.Hold(request.id))
         await self._bus.send(partition, [Append(run_id=held.run_id, entries=(entry,))])
+
+    def _tell(self, event: names.LogEvent, partition: int, message: str, *args: object) -> None:
+        tell(log, event, message, *args, partition=partition, worker=self.worker)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -637,4 +657,4 @@ def _went_back(partition: int) -> str:
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("%s", error)
+        tell(log, names.LOG_TASK_FAILED, "%s", error)

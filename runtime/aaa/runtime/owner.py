@@ -24,8 +24,10 @@ from aaa.events import Event
 from aaa.ids import partition_of
 from aaa.runtime.decide import decide
 from aaa.runtime.executor import Executor
+from aaa.runtime.observe import Observer
 from aaa.store import port
 from aaa.store.port import Append, Appended, Create, EventStore, Head, Offer, Settle, Settled, Why
+from aaa.telemetry import names, tell
 
 log = logging.getLogger("aaa.owner")
 
@@ -68,11 +70,12 @@ class Owner:
         cluster: Cluster,
         executor: Executor,
         clock: Clock,
+        observer: Observer,
         on_closed: Callable[[str, Event], None],
         on_term_lost: Callable[[str, int], None],
     ) -> None:
         self._store, self._bus, self._cluster = store, bus, cluster
-        self._executor, self._clock = executor, clock
+        self._executor, self._clock, self._observer = executor, clock, observer
         self._on_closed, self._on_term_lost = on_closed, on_term_lost
         #: By (app, run id): a run that is submitted to a newer version stays the older one's (L11).
         self._runs: dict[tuple[str, str], OwnedRun] = {}
@@ -172,7 +175,7 @@ class Owner:
             _fail(owned, StoreUnavailable("the engine has stopped"))
             raise
         except AAAError as error:
-            log.error("run %s: %s", owned.run_id, error)  # noqa: TRY400 - a sentence, no trace
+            self._tell(names.LOG_RUN_STUCK, owned, "run %s: %s", owned.run_id, error)
             self._runs.pop((owned.app, owned.run_id), None)
             _fail(owned, error)
         except Exception as error:
@@ -237,8 +240,11 @@ class Owner:
         if owned.begun_at != at:
             owned.begun.clear()
         was_open = state.status == "open"
-        tools = self._executor.tools
-        entries = decide(state, owned.algorithm, tools, owned.begun) if was_open else []
+        entries: list[port.Entry] = []
+        if was_open:
+            with self._observer.deciding(state, owned.algorithm) as step:
+                entries = decide(state, owned.algorithm, self._executor.tools, owned.begun)
+                step.decided(len(entries))
         opened = sum(isinstance(entry.effect, port.OpenCall) for entry in entries)
         return Append(
             run_id=owned.run_id,
@@ -319,7 +325,8 @@ class Owner:
         elif why in (Why.MOVED, Why.STARTED, Why.SETTLED, Why.CLOSED):
             owned.poked = True
         else:
-            log.info("run %s: decision refused (%s)", owned.run_id, why)
+            message = "run %s: decision refused (%s)"
+            self._tell(names.LOG_DECISION_REFUSED, owned, message, owned.run_id, why)
 
     def _heard(
         self,
@@ -345,7 +352,7 @@ class Owner:
         for settle, done in settles:
             verdict = next(verdicts)
             if not (isinstance(verdict, Settled) and verdict.verdict == "applied"):
-                _tell_settle(settle, verdict)
+                _tell_settle(settle, verdict, self._cluster.worker)
                 owned.state, owned.poked = None, True
             elif fold:
                 _fold_settled(owned, verdict)
@@ -354,10 +361,14 @@ class Owner:
 
     # ----------------------------------------------------------------- what can go wrong
 
+    def _tell(self, event: names.LogEvent, owned: OwnedRun, message: str, *args: object) -> None:
+        tell(log, event, message, *args, run_id=owned.run_id, worker=self._cluster.worker)
+
     async def _algorithm_failed(self, owned: OwnedRun, error: AlgorithmError) -> None:
         owned.errors += 1
         owned.state, owned.poked = None, True
-        log.warning("%s (%d of %d)", error, owned.errors, MAX_ALGORITHM_ERRORS)
+        said = (error, owned.errors, MAX_ALGORITHM_ERRORS)
+        self._tell(names.LOG_ALGORITHM_FAILED, owned, "%s (%d of %d)", *said)
         await self._send_undecided(owned)
         if owned.errors < MAX_ALGORITHM_ERRORS:
             return
@@ -385,7 +396,8 @@ class Owner:
 
     async def _set_aside(self, owned: OwnedRun, error: CorruptHistory) -> None:
         """Leave a run alone that cannot be read; the partition goes on."""
-        log.error("%s; the run is left alone until it is repaired", error)
+        message = "%s; the run is left alone until it is repaired"
+        self._tell(names.LOG_RUN_CORRUPT, owned, message, error)
         await self._send_undecided(owned)
         info = await self._bus.run(owned.run_id)
         term = self._cluster.term(owned.app, owned.partition)
@@ -456,14 +468,20 @@ def _anothers(owned: OwnedRun, verdict: port.Verdict) -> bool:
     return not any(root.data.get("app") == owned.app for root in roots)
 
 
-def _tell_settle(settle: Settle, verdict: port.Verdict) -> None:
+def _tell_settle(settle: Settle, verdict: port.Verdict, worker: str) -> None:
     what = verdict.verdict if isinstance(verdict, Settled) else verdict
-    log.info(
+    tell(
+        log,
+        names.LOG_SETTLE_VERDICT,
         "run %s: outcome of attempt %d of %s: %s",
         settle.run_id,
         settle.attempt,
         settle.request_id[:12],
         what,
+        run_id=settle.run_id,
+        call_id=settle.outcome.data.get("call_id"),
+        attempt=settle.attempt,
+        worker=worker,
     )
 
 

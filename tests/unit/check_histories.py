@@ -20,8 +20,9 @@ from aaa.store import MemoryEventStore
 from aaa.store.port import RunInfo
 from aaa.tools import Done, GuardConfig, Tool, ToolContext, ToolHandler, ToolRegistry, Verdict, tool
 
-#: A lease and an ownership that a test can see end.
-TTL_S = 0.25
+#: A lease and an ownership that a test can see end; the others outlast any stall of the machine.
+TTL_S = 0.4
+LONG_S = 60.0
 BOUND_S = 20.0
 RUN = "run-1"
 
@@ -45,11 +46,14 @@ class Stage:
     loop: dict[str, Any] = field(default_factory=dict)
     store: MemoryEventStore = field(default_factory=lambda: MemoryEventStore(partitions=2))
     terms: dict[str, Terms] = field(default_factory=dict)
+    ttl_s: float = LONG_S
 
     def engine(self, name: str) -> Engine:
         registry = ToolRegistry(self.tools)
-        engine = Engine(self.store, worker=name, worker_ttl_s=TTL_S, drain_timeout_s=1.0)
-        handler = ToolHandler(registry, guard=GuardConfig(lease_ttl_s=TTL_S), cancel_grace_s=0.2)
+        engine = Engine(self.store, worker=name, worker_ttl_s=self.ttl_s, drain_timeout_s=1.0)
+        handler = ToolHandler(
+            registry, guard=GuardConfig(lease_ttl_s=self.ttl_s), cancel_grace_s=0.2
+        )
         LLMHandler(FakeLLMClient(self._model), max_attempts=1).attach(engine)
         handler.attach(engine)
         for settings in handler.compile().values():
@@ -195,6 +199,7 @@ async def timeout_once() -> Made:
 
 
 async def _killed(stage: Stage, begun: asyncio.Event) -> Made:
+    stage.ttl_s = TTL_S
     first = stage.engine("a")
     await first.start()
     await stage.submit(first)
@@ -250,7 +255,7 @@ def _forgetful(
 async def _lost_lease(on_lost_lease: str, mark: str) -> Made:
     forget: list[Callable[[], None]] = []
     work, done = _forgetful(on_lost_lease, forget)
-    stage = Stage([work], says(tool_call("work")))
+    stage = Stage([work], says(tool_call("work")), ttl_s=TTL_S)
     async with stage.engine("a") as first, stage.engine("b") as second:
         forget.append(first._heartbeat._leases.clear)
         second._executor._reserved = 64  # the first attempt is the first engine's

@@ -172,12 +172,14 @@ async def _cancel(which: Tool[..., Any], place: Path, grace_s: float) -> tuple[i
     return pid, ended[0]
 
 
+@pytest.mark.guarantee("G9")
 async def test_a_busy_loop_is_killed(tmp_path: Path) -> None:
     pid, result = await _cancel(tools.busy, tmp_path / "pid", 0.05)
     assert isinstance(result, asyncio.CancelledError)
     assert gone(pid)
 
 
+@pytest.mark.guarantee("G9")
 async def test_an_async_tool_is_cancelled_and_a_sync_one_may_end_in_time(tmp_path: Path) -> None:
     pid, result = await _cancel(tools.waits, tmp_path / "a", BOUND_S)
     assert isinstance(result, asyncio.CancelledError)
@@ -187,6 +189,7 @@ async def test_an_async_tool_is_cancelled_and_a_sync_one_may_end_in_time(tmp_pat
     assert gone(pid)
 
 
+@pytest.mark.guarantee("G9")
 async def test_processes_that_the_tool_has_started_are_stopped_with_it(tmp_path: Path) -> None:
     company, _ = await _cancel(tools.with_company, tmp_path / "pid", 0.05)
     assert gone(company)
@@ -241,6 +244,7 @@ def _result(events: list[Event]) -> dict[str, Any]:
     return result.data
 
 
+@pytest.mark.guarantee("G9")
 async def test_a_time_limit_stops_a_tool_for_real_and_the_worker_stays(tmp_path: Path) -> None:
     place = tmp_path / "pid"
     limited = tool(tools.busy.function, name="busy", isolation="process", timeout_s=3.0)
@@ -250,18 +254,21 @@ async def test_a_time_limit_stops_a_tool_for_real_and_the_worker_stays(tmp_path:
     assert not place.exists() or gone(int(place.read_text()))
 
 
+@pytest.mark.guarantee("G5")
 async def test_a_process_that_dies_is_run_again_under_at_least_once(tmp_path: Path) -> None:
     _, events = await _run(tools.dies_once, {"marks": str(tmp_path)})
     assert _result(events)["result"] == "attempt 2"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
 
 
+@pytest.mark.guarantee("G5")
 async def test_a_process_that_always_dies_is_given_up_after_its_attempts() -> None:
     _, events = await _run(tools.dies, {"how": "SIGKILL"})
     assert _result(events)["error"] == "ExecutionAbandoned"
     assert sum(event.type == ev.TOOL_STARTED for event in events) == 3
 
 
+@pytest.mark.guarantee("G4")
 async def test_a_process_that_dies_under_at_most_once_leaves_its_outcome_unknown(
     tmp_path: Path,
 ) -> None:

@@ -6,6 +6,7 @@ that the example needs no account anywhere; put a real client in its place to us
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import httpx2
 from aaa.algos import ToolLoop
 from aaa.app import App
-from aaa.llm import FakeLLMClient, LLMHandler
+from aaa.llm import FakeLLMClient, LLMHandler, ModelReply, ModelRequest
 from aaa.llm.fake import text, tool_call
 from aaa.tools import (
     Done,
@@ -35,13 +36,13 @@ async def look_up_order(order_id: str) -> dict[str, Any]:
     return {"order_id": order_id, **ORDERS[order_id]}
 
 
-async def refund_was_made(order_id: str) -> Verdict:
-    """Ask the provider, not our memory: asked when an attempt was lost."""
+async def refund_was_made(order_id: str, ctx: ToolContext) -> Verdict:
+    """Look the refund up at the provider: asked when an attempt was lost, before anybody is told."""
     async with _payments() as payments:
         answer = await payments.get("/refunds", params={"order_id": order_id})
         answer.raise_for_status()
-    refunds = answer.json()["refunds"]
-    return Done(refunds[0]) if refunds else NotDone()
+    ours = [made for made in answer.json()["refunds"] if made["key"] == ctx.idempotency_key]
+    return Done(ours[0]) if ours else NotDone()
 
 
 @tool(
@@ -62,21 +63,25 @@ async def refund(order_id: str, amount: int, ctx: ToolContext) -> dict[str, Any]
     return made
 
 
-def model(request: Any) -> Any:
+def model(request: ModelRequest) -> ModelReply:
     """Look the order up, refund it, say so: what a language model would do, without one."""
-    results = [message for message in request.messages if message.role == "tool"]
-    order_id = _order_in(request.messages)
+    order_id = _order_in(request)
+    results = [message.content for message in request.messages if message.role == "tool"]
     if not results:
         return tool_call("look_up_order", order_id=order_id)
     if len(results) == 1 and order_id in ORDERS:
         return tool_call("refund", order_id=order_id, amount=ORDERS[order_id]["amount"])
-    if "OutcomeUnknown" in str(results[-1].content):
+    if "OutcomeUnknown" in results[-1]:
         return text(f"The refund of order {order_id} may have been made; a person has to check.")
-    return text(f"Order {order_id}: {results[-1].content}")
+    try:
+        made = json.loads(results[-1])
+    except ValueError:  # an error in words
+        return text(f"Order {order_id} was not refunded: {results[-1]}")
+    return text(f"Refunded order {order_id}: {made['amount'] / 100:.2f}, refund {made['id']}.")
 
 
-def _order_in(messages: Any) -> str:
-    asked = next(str(message.content) for message in messages if message.role == "user")
+def _order_in(request: ModelRequest) -> str:
+    asked = next(message.content for message in request.messages if message.role == "user")
     found = re.search(r"[A-Z]-\d+", asked)
     return found[0] if found else "unknown"
 

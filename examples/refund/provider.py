@@ -141,7 +141,7 @@ def make_app(ledger: Ledger, *, delays: Delays) -> Starlette:
             raise
         refund, made = ledger.refund(key=key, order_id=order_id, amount=amount)
         if made:
-            await asyncio.sleep(delays.hang_after_effect_s)
+            await _hang(request, delays.hang_after_effect_s)
         return JSONResponse(refund, status_code=201 if made else 200)
 
     async def get_refunds(request: Request) -> JSONResponse:
@@ -222,6 +222,16 @@ def _read_body(body: bytes) -> tuple[str, int]:
 
 
 _FIELDS = ("order_id", "amount")
+
+
+async def _hang(request: Request, for_s: float) -> None:
+    """Delay the answer, for as long as somebody waits for it."""
+    ends_at = asyncio.get_running_loop().time() + for_s
+    # A connection can only be asked whether it has ended; it sets no event.
+    while asyncio.get_running_loop().time() < ends_at:
+        if await request.is_disconnected():
+            return
+        await asyncio.sleep(0.05)
 
 
 def _stop_at_end_of_input(server: uvicorn.Server) -> None:

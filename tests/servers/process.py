@@ -113,10 +113,11 @@ class Server(ABC):
     def kill(self) -> None:
         """SIGKILL, to the server and its children, as if the machine had lost power."""
         tree = self._tree()
-        for process in reversed(tree):
+        for process in tree:
             _quietly(process.kill)
-        psutil.wait_procs(tree, timeout=STOP_TIMEOUT_S)
         self._reap()
+        if not wait_until(lambda: not any(map(_is_alive, tree)), timeout_s=STOP_TIMEOUT_S):
+            raise ServerFailed(f"{self.name} does not die: {tree}")
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open and nothing is answered."""
@@ -244,6 +245,14 @@ def _group_of(user: str) -> int:
 def _die_with_parent() -> None:
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it still holds anything; a dead child that nobody has collected does not."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _quietly(act: Callable[[], object]) -> None:

@@ -117,6 +117,10 @@ class ReplicaPair:
         self.replica.stop()
         self.primary.stop()
 
+    def restart(self) -> Self:
+        self.stop()
+        return self.start()
+
     def reset(self) -> None:
         self.primary.reset()
 
@@ -131,8 +135,11 @@ class ReplicaPair:
         self.destroy()
 
     def _linked(self) -> bool:
+        """Following, and done with its first append-only file: before that it refuses to stop."""
         with self.replica.client() as client:
-            return bool(client.info("replication").get("master_link_status") == "up")
+            link, files = client.info("replication"), client.info("persistence")
+        busy = files["aof_rewrite_in_progress"] or files["aof_rewrite_scheduled"]
+        return link.get("master_link_status") == "up" and not busy
 
 
 def _is_whole(node: RedisServer) -> bool:

@@ -52,15 +52,21 @@ def test_a_paused_redis_answers_nothing_until_it_is_resumed(server: RedisServer)
         assert client.ping()
 
 
-def test_redis_runs_server_side_functions_and_starts_each_test_without_any(
-    redis_url: str,
-) -> None:
-    with redis.Redis.from_url(redis_url) as client:
-        assert client.function_list() == []
+def test_redis_runs_server_side_functions_and_forgets_them_when_reset(server: RedisServer) -> None:
+    with server.client() as client:
         client.function_load(
             "#!lua name=t\nredis.register_function('one', function() return 1 end)"
         )
         assert client.fcall("one", 0) == 1
+        server.reset()
+        assert client.function_list() == []
+
+
+def test_each_redis_test_has_an_empty_database(redis_url: str, valkey_url: str) -> None:
+    for url in (redis_url, valkey_url):
+        with redis.Redis.from_url(url) as client:
+            assert client.dbsize() == 0
+            client.set("left", "behind")
 
 
 def test_redis_keeps_every_acknowledged_write_unless_asked_otherwise() -> None:
@@ -167,6 +173,8 @@ def test_servers_end_with_a_killed_test_process() -> None:
     child.send_signal(signal.SIGKILL)
     child.wait(10)
     _, alive = psutil.wait_procs(servers, timeout=10)
+    for process in alive:
+        process.kill()
     assert alive == []
     for home in words[1::2]:  # a killed process cannot clean up
         shutil.rmtree(home)

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aaa.testing.scene import Scene
-from conformance.postgres_harness import PostgresHarness
+pytest.register_assert_rewrite("aaa.testing")
+
+from aaa.testing.scene import Scene  # noqa: E402
+from conformance.postgres_harness import PostgresHarness  # noqa: E402
 
 
 @pytest.fixture

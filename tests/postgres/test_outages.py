@@ -11,7 +11,7 @@ from aaa.errors import StoreUnavailable, StoreWentBack
 from aaa.ids import partition_of
 from aaa.store import port
 from aaa.store.postgres import PostgresEventStore, connect
-from aaa.testing.scene import Scene, creates
+from aaa.testing.scene import Scene, creates, held
 from servers import PostgresServer
 
 _END_ALL = (
@@ -67,6 +67,21 @@ async def test_when_all_sessions_are_ended_commits_and_wakes_go_on(
             await asyncio.sleep(0.05)
     assert woken.get_nowait() == scene.home
     assert (await scene.info(run)).status == "open"
+
+
+@pytest.mark.guarantee("G11")
+async def test_a_heartbeat_that_fails_leaves_the_leases_where_they_are(
+    scene: Scene, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connect._SESSION, "lock_timeout", "50ms")
+    await scene.call()
+    one = await scene.take_one("w1")
+    async with await psycopg.AsyncConnection.connect(postgres_url) as admin:
+        await admin.execute("LOCK TABLE aaa.workers IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreUnavailable, match="lock timeout"):
+            await scene.pulse("w1", held(one))
+        assert not (await scene.claim("w2")).claimed
+    assert (await scene.pulse("w1", held(one))).lost_calls == ()
 
 
 @pytest.mark.guarantee("G23")

@@ -16,19 +16,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
+import psycopg
+from psycopg.pq import TransactionStatus
 
 from aaa.errors import StoreUnavailable
 from aaa.store import port
 from aaa.store.port import Beat, HeldCall, Pulse
 from aaa.store.postgres.address import Address
 from aaa.store.postgres.connect import Sync, connect_blocking, cut, cut_later_blocking
-from aaa.store.postgres.faults import faults
+from aaa.store.postgres.faults import RACES, faults, translated
 from aaa.store.postgres.schema import Functions
 
 T = TypeVar("T")
+
+
+#: How often something is said before the store counts as unavailable.
+_TRIES: Final = 3
+
+
+class _Again(Exception):
+    """Nothing came back for a reason that the next try may not meet."""
 
 
 @dataclass(slots=True)
@@ -58,8 +68,7 @@ class LeaseBook:
         """The number of a worker's session, opened if need be. Blocks for a few round trips."""
         session = self._of(worker)
         with session.lock:
-            self._open(worker, session)
-            return session.number
+            return self._open(worker, session)[1]
 
     def drop(self, worker: str, number: int) -> None:
         """A session was found to have ended: the next use opens another."""
@@ -70,17 +79,24 @@ class LeaseBook:
                 cut(session.connection)
 
     def speak(self, worker: str, say: Callable[[Sync, int], T]) -> T:
-        """Say something on a worker's session. A session that proves dead is replaced once."""
-        session = self._of(worker)
+        """Say something that may be said twice on a worker's session, whose number it is told.
+
+        A session that proves dead is replaced; one that lives is kept, whatever goes wrong on it,
+        since the worker's leases go with it.
+        """
+        session, reason = self._of(worker), ""
         with session.lock:
-            fresh = self._open(worker, session)
-            try:
-                return self._say(session, say)
-            except StoreUnavailable:
-                if fresh:
-                    raise
-            self._open(worker, session)
-            return self._say(session, say)
+            for _ in range(_TRIES):
+                connection, number = self._open(worker, session)
+                try:
+                    with faults(), cut_later_blocking(connection):
+                        return _said(connection, number, say)
+                except _Again as again:
+                    reason = str(again)
+                finally:
+                    if connection.info.transaction_status != TransactionStatus.IDLE:
+                        _close(session)
+        raise StoreUnavailable(reason)
 
     def close(self) -> None:
         """End every session: all that the workers hold is free at once."""
@@ -97,11 +113,12 @@ class LeaseBook:
         with self._guard:
             return self._sessions.setdefault(worker, _Session())
 
-    def _open(self, worker: str, session: _Session) -> bool:
+    def _open(self, worker: str, session: _Session) -> tuple[Sync, int]:
         if self._closed:
             raise StoreUnavailable("the store is closed")
-        if session.number and session.connection is not None and not session.connection.closed:
-            return False
+        connection, number = session.connection, session.number
+        if number and connection is not None and not connection.closed:
+            return connection, number
         _close(session)
         connection = connect_blocking(self._address)
         try:
@@ -114,19 +131,16 @@ class LeaseBook:
             connection.close()
             raise
         session.connection, session.number = connection, row[0]
-        return True
+        return connection, row[0]
 
-    def _say(self, session: _Session, say: Callable[[Sync, int], T]) -> T:
-        connection = session.connection
-        if connection is None:
-            raise AssertionError("opened just before")
-        try:
-            with faults(), cut_later_blocking(connection):
-                return say(connection, session.number)
-        except BaseException:
-            # Whatever went wrong, an answer that is missing or late belongs to nobody.
-            _close(session)
-            raise
+
+def _said(connection: Sync, number: int, say: Callable[[Sync, int], T]) -> T:
+    try:
+        return say(connection, number)
+    except psycopg.Error as error:
+        if connection.closed or error.sqlstate in RACES:
+            raise _Again(str(translated(error))) from None
+        raise
 
 
 def _close(session: _Session) -> None:

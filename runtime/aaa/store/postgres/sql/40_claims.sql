@@ -168,25 +168,120 @@ RETURNS bigint LANGUAGE sql AS $$
     ) ends WHERE end_ms > now_ms
 $$;
 
--- Take over lost calls, then take ready ones, longest waiting first.
+-- What an offer that comes again got the first time. `got`: pairs of run and request.
+CREATE OR REPLACE FUNCTION fn_claim_again(
+    p int, got jsonb, offer jsonb, now_ms bigint, OUT claimed jsonb, OUT raws bytea[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    pair jsonb;
+    one record;
+BEGIN
+    claimed := '[]';
+    raws := '{}';
+    FOR pair IN SELECT value FROM jsonb_array_elements(got) LOOP
+        SELECT * INTO one FROM fn_hold_again(p, pair->>0, pair->>1, offer, now_ms);
+        CONTINUE WHEN one.claimed IS NULL;
+        claimed := claimed || jsonb_build_array(one.claimed);
+        raws := raws || one.raws;
+    END LOOP;
+END $$;
+
+-- Calls whose lease has ended: the next attempt, verify=, or their one result.
+CREATE OR REPLACE FUNCTION fn_take_over(
+    p int, p_app text, offer jsonb, now_ms bigint,
+    OUT claimed jsonb, OUT raws bytea[], OUT settled jsonb
+) LANGUAGE plpgsql AS $$
+DECLARE
+    room int := (offer->>'limit')::int;
+    terms jsonb;
+    step text;
+    one record;
+    c calls;
+    r runs;
+BEGIN
+    claimed := '[]';
+    raws := '{}';
+    settled := '[]';
+    FOR c IN SELECT * FROM fn_expired(p, p_app, @@scan_limit@@, 0, now_ms) LOOP
+        SELECT * INTO r FROM runs WHERE partition = p AND run_id = c.run_id;
+        CONTINUE WHEN NOT FOUND OR r.deleted;
+        terms := offer->'queues'->c.queue;
+        step := fn_judge_lost(c, terms, now_ms,
+            r.cancelling OR r.status <> 'open', r.suspended OR r.parked);
+        IF step IN ('lost', 'abandon') THEN
+            PERFORM fn_lose(r, c, step, now_ms);
+            settled := settled || to_jsonb(r.run_id);
+        ELSIF terms IS NOT NULL AND step <> 'skip' AND jsonb_array_length(claimed) < room THEN
+            PERFORM fn_save_run(fn_begin(r, c, terms, offer, step = 'verify', now_ms));
+            SELECT * INTO one FROM fn_as_claimed(p, c.run_id, c.request_id);
+            claimed := claimed || jsonb_build_array(one.claimed);
+            raws := raws || one.raws;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Ready calls, longest waiting first, as many as there is `room` for; `held` need an approval.
+CREATE OR REPLACE FUNCTION fn_take_ready(
+    p int, p_app text, offer jsonb, room int, now_ms bigint,
+    OUT claimed jsonb, OUT raws bytea[], OUT held jsonb, OUT held_raws bytea[], OUT more boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    terms jsonb;
+    step text;
+    one record;
+    c calls;
+    r runs;
+BEGIN
+    claimed := '[]';
+    raws := '{}';
+    held := '[]';
+    held_raws := '{}';
+    more := false;
+    FOR c IN
+        SELECT w.* FROM jsonb_object_keys(offer->'queues') q, LATERAL (
+            SELECT * FROM calls
+                WHERE partition = p AND app = p_app AND queue = q
+                    AND state = 'ready' AND NOT shelved
+                ORDER BY due_ms, seq, run_id, request_id LIMIT room + 1
+        ) w ORDER BY w.due_ms, w.seq, w.run_id, w.request_id
+    LOOP
+        SELECT * INTO r FROM runs WHERE partition = p AND run_id = c.run_id;
+        CONTINUE WHEN NOT FOUND;
+        terms := offer->'queues'->c.queue;
+        step := fn_judge_ready(c, terms, now_ms, fn_stopped(r));
+        IF step = 'hold' THEN
+            SELECT * INTO one FROM fn_as_claimed(p, c.run_id, c.request_id);
+            held := held || jsonb_build_array(one.claimed);
+            held_raws := held_raws || one.raws;
+        ELSIF step = 'start' THEN
+            more := jsonb_array_length(claimed) >= room;
+            EXIT WHEN more;
+            PERFORM fn_save_run(fn_begin(r, c, terms, offer, false, now_ms));
+            SELECT * INTO one FROM fn_as_claimed(p, c.run_id, c.request_id);
+            claimed := claimed || jsonb_build_array(one.claimed);
+            raws := raws || one.raws;
+        END IF;
+    END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION fn_save_offer(p int, offer jsonb, claimed jsonb) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO offers VALUES (p, offer->>'worker', offer->>'nonce', (
+            SELECT jsonb_agg(jsonb_build_array(value->'run', value->'request'->2))
+                FROM jsonb_array_elements(claimed)))
+        ON CONFLICT (partition, worker) DO UPDATE SET nonce = excluded.nonce, got = excluded.got
+$$;
+
+-- Take over lost calls, then take ready ones.
 CREATE OR REPLACE FUNCTION fn_claim(
     p int, op jsonb, now_ms bigint, OUT verdict jsonb, OUT raws bytea[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     offer jsonb := op->'offer';
-    most int := (op->'offer'->>'limit')::int;
-    claimed jsonb := '[]';
-    held jsonb := '[]';
-    held_raws bytea[] := '{}';
-    settled jsonb := '[]';
-    more boolean := false;
     last_offer offers;
-    pair jsonb;
-    one record;
-    step text;
-    terms jsonb;
-    c calls;
-    r runs;
+    over record;
+    ready record;
+    claimed jsonb;
 BEGIN
     raws := '{}';
     IF (SELECT behind FROM partitions WHERE partition = p) > 0 THEN
@@ -195,66 +290,20 @@ BEGIN
     END IF;
     SELECT * INTO last_offer FROM offers WHERE partition = p AND worker = offer->>'worker';
     IF FOUND AND last_offer.nonce = offer->>'nonce' THEN
-        FOR pair IN SELECT value FROM jsonb_array_elements(last_offer.got) LOOP
-            SELECT * INTO one FROM fn_hold_again(p, pair->>0, pair->>1, offer, now_ms);
-            CONTINUE WHEN one.claimed IS NULL;
-            claimed := claimed || jsonb_build_array(one.claimed);
-            raws := raws || one.raws;
-        END LOOP;
-    ELSE
-        FOR c IN SELECT * FROM fn_expired(p, op->>'app', @@scan_limit@@, 0, now_ms) LOOP
-            SELECT * INTO r FROM runs WHERE partition = p AND run_id = c.run_id;
-            CONTINUE WHEN NOT FOUND OR r.deleted;
-            terms := offer->'queues'->c.queue;
-            step := fn_judge_lost(c, terms, now_ms,
-                r.cancelling OR r.status <> 'open', r.suspended OR r.parked);
-            IF step IN ('lost', 'abandon') THEN
-                PERFORM fn_lose(r, c, step, now_ms);
-                settled := settled || to_jsonb(r.run_id);
-            ELSIF terms IS NOT NULL AND step <> 'skip'
-                    AND jsonb_array_length(claimed) < most THEN
-                PERFORM fn_save_run(fn_begin(r, c, terms, offer, step = 'verify', now_ms));
-                SELECT * INTO one FROM fn_as_claimed(p, c.run_id, c.request_id);
-                claimed := claimed || jsonb_build_array(one.claimed);
-                raws := raws || one.raws;
-            END IF;
-        END LOOP;
-        FOR c IN
-            SELECT w.* FROM jsonb_object_keys(offer->'queues') q, LATERAL (
-                SELECT * FROM calls
-                    WHERE partition = p AND app = op->>'app' AND queue = q
-                        AND state = 'ready' AND NOT shelved
-                    ORDER BY due_ms, seq, run_id, request_id
-                    LIMIT most - jsonb_array_length(claimed) + 1
-            ) w ORDER BY w.due_ms, w.seq, w.run_id, w.request_id
-        LOOP
-            SELECT * INTO r FROM runs WHERE partition = p AND run_id = c.run_id;
-            CONTINUE WHEN NOT FOUND;
-            terms := offer->'queues'->c.queue;
-            step := fn_judge_ready(c, terms, now_ms, fn_stopped(r));
-            IF step = 'hold' THEN
-                SELECT * INTO one FROM fn_as_claimed(p, c.run_id, c.request_id);
-                held := held || jsonb_build_array(one.claimed);
-                held_raws := held_raws || one.raws;
-            ELSIF step = 'start' THEN
-                more := jsonb_array_length(claimed) >= most;
-                EXIT WHEN more;
-                PERFORM fn_save_run(fn_begin(r, c, terms, offer, false, now_ms));
-                SELECT * INTO one FROM fn_as_claimed(p, c.run_id, c.request_id);
-                claimed := claimed || jsonb_build_array(one.claimed);
-                raws := raws || one.raws;
-            END IF;
-        END LOOP;
-        IF claimed <> '[]' THEN
-            INSERT INTO offers VALUES (p, offer->>'worker', offer->>'nonce', (
-                SELECT jsonb_agg(jsonb_build_array(value->'run', value->'request'->2))
-                    FROM jsonb_array_elements(claimed)))
-                ON CONFLICT (partition, worker)
-                DO UPDATE SET nonce = excluded.nonce, got = excluded.got;
-        END IF;
+        SELECT f.claimed, f.raws INTO claimed, raws
+            FROM fn_claim_again(p, last_offer.got, offer, now_ms) f;
+        verdict := jsonb_build_object('v', 'claims', 'claimed', claimed, 'settled', '[]'::jsonb,
+            'held', '[]'::jsonb, 'more', false,
+            'next', fn_next_expiry(p, op->>'app', 0, now_ms));
+        RETURN;
     END IF;
-    raws := raws || held_raws;
-    verdict := jsonb_build_object(
-        'v', 'claims', 'claimed', claimed, 'settled', settled, 'held', held, 'more', more,
+    SELECT * INTO over FROM fn_take_over(p, op->>'app', offer, now_ms);
+    SELECT * INTO ready FROM fn_take_ready(p, op->>'app', offer,
+        (offer->>'limit')::int - jsonb_array_length(over.claimed), now_ms);
+    claimed := over.claimed || ready.claimed;
+    IF claimed <> '[]' THEN PERFORM fn_save_offer(p, offer, claimed); END IF;
+    raws := over.raws || ready.raws || ready.held_raws;
+    verdict := jsonb_build_object('v', 'claims', 'claimed', claimed, 'settled', over.settled,
+        'held', ready.held, 'more', ready.more,
         'next', fn_next_expiry(p, op->>'app', 0, now_ms));
 END $$;

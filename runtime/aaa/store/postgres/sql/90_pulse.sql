@@ -2,14 +2,36 @@
 -- that the session lives, and so that a server's idle_session_timeout ends frozen workers only.
 -- A heartbeat writes two rows, however many leases it renews.
 
+-- Lock the partitions in which the worker holds something under another session of its own, in
+-- order, so that no takeover and no other heartbeat comes in between while it is moved.
+CREATE OR REPLACE FUNCTION fn_lock_strays(p_worker text, mine int, owned jsonb, held jsonb)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    strays int[] := '{}';
+    one jsonb;
+BEGIN
+    FOR one IN SELECT value FROM jsonb_array_elements(owned) LOOP
+        IF EXISTS (SELECT 1 FROM owners WHERE partition = (one->>0)::int AND app = one->>1
+                AND worker = p_worker AND session <> mine) THEN
+            strays := strays || (one->>0)::int;
+        END IF;
+    END LOOP;
+    FOR one IN SELECT value FROM jsonb_array_elements(held) LOOP
+        IF EXISTS (SELECT 1 FROM calls WHERE partition = (one->>0)::int
+                AND run_id = one->>1 AND request_id = one->>2
+                AND holder = p_worker AND session <> mine) THEN
+            strays := strays || (one->>0)::int;
+        END IF;
+    END LOOP;
+    PERFORM 1 FROM partitions WHERE partition = ANY (strays) ORDER BY partition FOR UPDATE;
+END $$;
+
 -- A lease that the worker held under another session of its own, moved to this one: it is still
 -- the worker's if it has not ended (the server was restarted, or has not noticed a broken line).
--- The partition's lock keeps takeovers out meanwhile.
 CREATE OR REPLACE FUNCTION fn_move_call(
     p int, p_run text, p_request text, p_worker text, mine int, now_ms bigint
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM 1 FROM partitions WHERE partition = p FOR UPDATE;
     UPDATE calls SET session = mine
         WHERE partition = p AND run_id = p_run AND request_id = p_request
             AND state IN ('leased', 'verifying') AND holder = p_worker
@@ -21,7 +43,6 @@ CREATE OR REPLACE FUNCTION fn_move_owner(
     p int, p_app text, p_worker text, mine int, now_ms bigint
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM 1 FROM partitions WHERE partition = p FOR UPDATE;
     UPDATE owners SET session = mine
         WHERE partition = p AND app = p_app AND worker = p_worker
             AND NOT fn_ended(session, until_ms, ttl_ms, mine, now_ms);
@@ -114,6 +135,7 @@ BEGIN
     INSERT INTO workers VALUES (p_worker, mine, p_apps, now_ms + p_ttl_ms, p_info)
         ON CONFLICT (worker) DO UPDATE SET session = excluded.session, apps = excluded.apps,
             until_ms = excluded.until_ms, info = excluded.info;
+    PERFORM fn_lock_strays(p_worker, mine, owned, held);
     FOR one IN SELECT value FROM jsonb_array_elements(owned) LOOP
         IF NOT EXISTS (SELECT 1 FROM owners WHERE partition = (one->>0)::int
                 AND app = one->>1 AND worker = p_worker AND session = mine)

@@ -456,7 +456,7 @@ def _tool_call(world: World, run_id: str) -> Any:
 async def test_a_superseded_attempts_outcome_is_kept_and_not_applied(world: World) -> None:
     act, go = lasting(world)
     link = Link(world.store)
-    one, two, run_id = await two_workers(world, act, link, guard=FINISH)
+    _one, two, run_id = await two_workers(world, act, link, guard=FINISH)
     link.cut = True
     assert await two.text(run_id) == "attempt 2"
     go.set()
@@ -472,7 +472,7 @@ async def test_a_superseded_attempts_outcome_is_kept_and_not_applied(world: Worl
 async def test_a_late_outcome_after_an_unknown_one_is_shown_as_evidence(world: World) -> None:
     act, go = lasting(world, delivery="at_most_once")
     link = Link(world.store)
-    one, two, run_id = await two_workers(world, act, link, guard=FINISH)
+    _one, two, run_id = await two_workers(world, act, link, guard=FINISH)
     link.cut = True
     assert (await two.text(run_id)).startswith("OutcomeUnknown")
     go.set()
@@ -493,7 +493,7 @@ async def test_without_fencing_the_first_finisher_wins(world: World) -> None:
         return f"attempt {ctx.attempt}"
 
     link = Link(world.store)
-    one, two, run_id = await two_workers(world, act, link)
+    _one, two, run_id = await two_workers(world, act, link)
     link.cut = True
     await until(lambda: len(world.ledger.starts) == 2, "the second attempt")
     link.cut = False

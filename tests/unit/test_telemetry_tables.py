@@ -16,6 +16,7 @@ from unit.telemetry_scene import Recorder, run_once
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "runtime" / "aaa"
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 
 
 def table(title: str) -> dict[str, list[str]]:
@@ -73,9 +74,10 @@ def test_the_runtime_logs_through_tell_alone() -> None:
     for path in RUNTIME.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name("log"), attr=attr)):
-                    if attr not in ("isEnabledFor",) and path.name != "logs.py":
-                        strays.append(f"{path.name}:{node.lineno} log.{attr}")
+                case ast.Call(func=ast.Attribute(value=ast.Name(name), attr=attr)):
+                    logs = name.strip("_") in ("log", "logger", "logging") and attr in LEVELS
+                    if logs and path.name != "logs.py":
+                        strays.append(f"{path.name}:{node.lineno} {name}.{attr}")
     assert strays == []
 
 

@@ -299,6 +299,7 @@ LOG_STORE_UNAVAILABLE: Final = LogEvent("aaa.store.unavailable", logging.WARNING
 LOG_STORE_WENT_BACK: Final = LogEvent(
     "aaa.store.went_back", logging.CRITICAL, ("partition", "worker")
 )
+LOG_NOT_WOKEN: Final = LogEvent("aaa.store.not_woken", logging.INFO)
 LOG_VISIT_FAILED: Final = LogEvent("aaa.visit.failed", logging.WARNING, ("partition", "worker"))
 LOG_TASK_FAILED: Final = LogEvent("aaa.task.failed", logging.WARNING)
 LOG_NOT_GIVEN_BACK: Final = LogEvent("aaa.worker.not_given_back", logging.WARNING, ("worker",))
@@ -327,6 +328,7 @@ LOG_EVENTS: Final = (
     LOG_STORE_RISK,
     LOG_STORE_UNAVAILABLE,
     LOG_STORE_WENT_BACK,
+    LOG_NOT_WOKEN,
     LOG_VISIT_FAILED,
     LOG_TASK_FAILED,
     LOG_NOT_GIVEN_BACK,

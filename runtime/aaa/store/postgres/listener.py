@@ -21,6 +21,7 @@ from aaa.store.postgres.address import Address
 from aaa.store.postgres.connect import Async, connect, cut_later
 from aaa.store.postgres.faults import faults
 from aaa.store.postgres.schema import Functions
+from aaa.telemetry import names, tell
 
 #: Without any news, look again after so long: the connection is shown to live, too.
 _LOOK_AGAIN_S = 20.0
@@ -56,7 +57,8 @@ class Listener:
             try:
                 await self._listen()
             except (AAAError, psycopg.Error) as error:
-                _log.info("not woken by Postgres for a while, heartbeats look instead: %s", error)
+                message = "not woken by Postgres for a while, heartbeats look instead: %s"
+                tell(_log, names.LOG_NOT_WOKEN, message, error)
             self.session = 0
             await self._clock.sleep(_RETRY_S)
 

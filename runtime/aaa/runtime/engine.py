@@ -54,6 +54,8 @@ DEFAULT_WORKER_TTL_S: Final = 15.0
 #: Dirty runs and due timers taken in one visit; more follow in the next.
 TAKE_LIMIT: Final = 100
 FOLLOW_POLL_S: Final = 0.5
+#: A worker without a free slot looks after what it owns so soon after a hint.
+BUSY_VISIT_MS: Final = 100
 
 
 class Engine:
@@ -122,6 +124,7 @@ class Engine:
             observer=self._observer,
             on_closed=self._on_closed,
             on_term_lost=lambda app, partition: self._heartbeat.disown(partition, app),
+            on_timer=lambda partition, after_ms: self._visit_in(partition, after_ms),
         )
         self._visits: dict[int, asyncio.Task[None]] = {}
         self._again: set[int] = set()
@@ -367,6 +370,9 @@ class Engine:
             self._visit_soon(partition)
         else:
             self._backlog.add(partition)  # visited as soon as a slot is free
+            if any(self._cluster.term(app, partition) for app in self._owner.algorithms):
+                # The owner has more to do than to claim: a cancellation waits for no slot.
+                self._visit_in(partition, BUSY_VISIT_MS)
 
     def _on_beat(self, beat: Beat) -> None:
         self._cluster.heard(dict(beat.workers))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -73,10 +73,12 @@ class Owner:
         observer: Observer,
         on_closed: Callable[[str, Event], None],
         on_term_lost: Callable[[str, int], None],
+        on_timer: Callable[[int, int], None],
     ) -> None:
         self._store, self._bus, self._cluster = store, bus, cluster
         self._executor, self._clock, self._observer = executor, clock, observer
         self._on_closed, self._on_term_lost = on_closed, on_term_lost
+        self._on_timer = on_timer
         #: By (app, run id): a run that is submitted to a newer version stays the older one's (L11).
         self._runs: dict[tuple[str, str], OwnedRun] = {}
         self.algorithms: dict[str, Algorithm] = {}
@@ -274,6 +276,8 @@ class Owner:
         reserved = append.offer.limit if append is not None and append.offer is not None else 0
         try:
             receipt = await self._bus.send(owned.partition, operations)
+            for after_ms in _timers(operations):
+                self._on_timer(owned.partition, after_ms)
             begun = isinstance(operations[0], Create) and _anothers(owned, receipt.verdicts[0])
             if append is not None and not begun:
                 self._appended(owned, append, receipt)
@@ -483,6 +487,14 @@ def _tell_settle(settle: Settle, verdict: port.Verdict, worker: str) -> None:
         attempt=settle.attempt,
         worker=worker,
     )
+
+
+def _timers(operations: Sequence[port.Operation]) -> Iterator[int]:
+    """When the timers that these operations set are due, in milliseconds from now."""
+    for operation in operations:
+        for entry in operation.entries if isinstance(operation, Create | Append) else ():
+            if isinstance(entry.effect, port.StartTimer):
+                yield entry.effect.after_ms
 
 
 def _fail(owned: OwnedRun, error: Exception) -> None:

@@ -1,0 +1,70 @@
+"""``aaa check``: replay histories against the guarantees, and name each statement they break."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from aaa.cli import exits
+from aaa.cli.options import JsonOption, StoreOption
+from aaa.errors import ConfigError
+
+#: Runs that ``--all`` looks at, at most.
+LIMIT = 1_000_000
+
+
+def check(
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="The run's id.", show_default=False)
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Check every run of the store.")] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Check histories against the guarantees.
+
+    Exits with 1 if a statement is broken.
+
+    \b
+    Examples:
+      aaa check refund-a-100
+      aaa check --all --store redis://localhost:6379/0
+    """
+    if (run is None) != every:
+        raise ConfigError("check: name one run, or say --all")
+    return asyncio.run(_check(run, store, json))
+
+
+async def _check(run: str | None, store: str | None, json: bool) -> int:
+    from aaa.check import check_run
+    from aaa.cli import screen
+    from aaa.cli.stores import looking
+    from aaa.cli.text import one
+
+    broken = looked = 0
+    async with looking(store) as client:
+        if run is not None:
+            infos = [await client.info(run)]
+        else:
+            infos = [each for each in await client.store.runs(limit=LIMIT) if not each.deleted]
+        for info in infos:
+            looked += 1
+            for violation in check_run(await client.store.read(info.run_id), info):
+                broken += 1
+                if json:
+                    screen.say_json(
+                        {
+                            "statement": violation.statement,
+                            "run_id": violation.run_id,
+                            "seq": violation.seq,
+                            "sentence": violation.sentence,
+                        }
+                    )
+                else:
+                    screen.say(str(violation), style="red")
+    if not json:
+        found = one(broken, "broken statement") if broken else "nothing is broken"
+        screen.say(f"{one(looked, 'run')} checked: {found}", style="red" if broken else "green")
+    return exits.FAILED if broken else exits.DONE

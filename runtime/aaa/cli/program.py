@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from aaa.cli import checking, deciding, doctor, explain, exits, looking, running, worker
+from aaa.cli import checking, deciding, doctor, exits, explain, looking, running, worker
 
 HELP = """Run AI agents whose tool calls are durable, leased and fenced.
 
@@ -76,10 +76,10 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    debug: Annotated[  # noqa: ARG001 - taken off the line by run(), wherever it stands
+    debug: Annotated[
         bool, typer.Option("--debug", help="Show tracebacks; may stand anywhere.")
     ] = False,
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:

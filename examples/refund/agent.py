@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 import httpx2
+
 from aaa.algos import ToolLoop
 from aaa.app import App
 from aaa.llm import FakeLLMClient, LLMHandler, ModelReply, ModelRequest

@@ -78,6 +78,7 @@ class Heartbeat:
         self._leases: dict[tuple[str, str], Lease] = {}
         self._owned: dict[int, set[str]] = {}
         self._apps: tuple[str, ...] = ()
+        self._scan_s = ttl_s / 3
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._ending = False
@@ -108,7 +109,7 @@ class Heartbeat:
     def hold(self, lease: Lease) -> None:
         """Renew this lease from now on."""
         with self._lock:
-            shortest = min((each.every_s for each in self._leases.values()), default=self.ttl_s / 3)
+            shortest = min((each.every_s for each in self._leases.values()), default=self._scan_s)
             self._leases[lease.held.run_id, lease.held.request_id] = lease
         if lease.every_s < shortest:
             self._wake.set()  # the thread may be sleeping for longer than this one can wait
@@ -130,9 +131,13 @@ class Heartbeat:
         with self._lock:
             self._owned.get(partition, set()).discard(app)
 
-    def serve(self, apps: tuple[str, ...]) -> None:
-        """Tell the membership which apps this worker serves; known from the next pulse on."""
-        self._apps = apps
+    def serve(self, apps: tuple[str, ...], *, shortest_ttl_s: float) -> None:
+        """Tell the membership which apps this worker serves; known from the next pulse on.
+
+        A pulse also looks for others' leases. It comes twice in the shortest TTL of a call, so
+        that each lease is known before it can end, and is looked at when it does (G14).
+        """
+        self._apps, self._scan_s = apps, min(self.ttl_s / 3, shortest_ttl_s / 2)
         self._wake.set()
 
     async def _tick(self) -> None:
@@ -208,7 +213,8 @@ class Heartbeat:
 
     def _period_s(self) -> float:
         with self._lock:
-            return min((each.every_s for each in self._leases.values()), default=self.ttl_s / 3)
+            held = min((each.every_s for each in self._leases.values()), default=self._scan_s)
+            return min(held, self._scan_s)
 
     def _heard(self, beat: Beat) -> None:
         """In the loop: tell the holders, then the engine."""

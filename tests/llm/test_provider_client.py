@@ -140,7 +140,7 @@ async def test_the_answers_of_the_tools_go_back_under_matching_ids(
         Message.tool("c3-1", {"status": "failed"}),
         Message.tool("c3-0", "refunded A-1"),
     )
-    await ask(client, ModelRequest(ASK.messages + turn, ASK.tools))
+    await ask(client, ModelRequest((*ASK.messages, *turn), ASK.tools))
     sent = server.bodies[0]["messages"][2:]
     assert [call["id"] for call in sent[0]["tool_calls"]] == ["c3-0", "c3-1"]
     assert [(m["tool_call_id"], m["content"]) for m in sent[1:]] == [
@@ -171,7 +171,7 @@ async def test_broken_arguments_come_back_as_something_to_tell_the_model(
     # And the model can be told: the conversation with the broken call is accepted.
     server.answers(Answer("sorry"))
     turn = (Message("assistant", tool_calls=(call,)), Message.tool("call_x", call.arguments_error))
-    assert (await ask(client, ModelRequest(ASK.messages + turn, ASK.tools))).content == "sorry"
+    assert (await ask(client, ModelRequest((*ASK.messages, *turn), ASK.tools))).content == "sorry"
 
 
 @pytest.mark.parametrize(

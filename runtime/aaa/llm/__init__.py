@@ -4,6 +4,7 @@ from aaa.llm.client import LLMClient
 from aaa.llm.fake import FakeLLMClient
 from aaa.llm.handler import LLMHandler
 from aaa.llm.messages import (
+    Conversation,
     Message,
     ModelReply,
     ModelRequest,
@@ -15,6 +16,7 @@ from aaa.llm.messages import (
 from aaa.llm.providers import ProviderClient
 
 __all__ = [
+    "Conversation",
     "FakeLLMClient",
     "LLMClient",
     "LLMHandler",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -162,11 +162,44 @@ class ToolSpec:
         return cls(data["name"], data.get("description", ""), data["schema"])
 
 
+class Conversation(Sequence[Message]):
+    """The first ``length`` messages of a list that only grows, after an optional system prompt.
+
+    A view, so that the thousandth turn costs no more to set up than the first.
+    """
+
+    __slots__ = ("_head", "_length", "_messages")
+
+    def __init__(
+        self, messages: Sequence[Message], length: int, *, system: str | None = None
+    ) -> None:
+        self._head = () if system is None else (Message("system", system),)
+        self._messages, self._length = messages, length
+
+    def __len__(self) -> int:
+        return len(self._head) + self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError(f"message {index} of {len(self)}")
+        return self._head[at] if at < len(self._head) else self._messages[at - len(self._head)]
+
+    def __repr__(self) -> str:
+        return f"<Conversation of {len(self)} messages>"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
     """What is sent to a model: the whole conversation, and the tools that it may call."""
 
-    messages: tuple[Message, ...]
+    messages: Sequence[Message]
     tools: tuple[ToolSpec, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

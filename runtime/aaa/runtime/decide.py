@@ -288,7 +288,7 @@ def _retry(state: RunState, resolution: Event, tools: ToolHandler | None) -> Ite
 def _cancel(state: RunState) -> Iterator[Entry]:
     """Calls that have not begun are not executed; the run ends when none is left (L13)."""
     unstarted = list(_not_executed(state, "the run was cancelled"))
-    last = len(unstarted) == len(state.open_calls)
+    last = all(call.attempts == 0 for call in state.open_calls.values())
     yield from unstarted
     if last and state.cancelling is not None:
         reason = state.cancelling.data.get("reason", "")
@@ -297,6 +297,12 @@ def _cancel(state: RunState) -> Iterator[Entry]:
 
 
 def _not_executed(state: RunState, why: str) -> Iterator[Entry]:
+    turn = state.turn
+    if turn is not None and turn.reply is None and turn.failed is None:
+        data = {"call_id": turn.request.data["call_id"], "turn": turn.number}
+        data |= {"error": "Cancelled", "message": f"The model's answer is not needed: {why}."}
+        failed = turn.request.named(ids.result_id(turn.request.id), ev.LLM_FAILED, data)
+        yield Entry(failed, port.SettleUnstarted(turn.request.id))
     for call in list(state.open_calls.values()):
         if call.attempts == 0:
             message = f"{call.name} was not run: {why}."

@@ -116,9 +116,10 @@ class Engine:
         self._again: set[int] = set()
         self._backlog: set[int] = set()
         self._due: dict[int, asyncio.TimerHandle] = {}
-        self._waiters: dict[str, list[asyncio.Future[Event]]] = {}
+        self._endings: dict[str, asyncio.Future[Event]] = {}
         self._wakes: set[asyncio.Event] = set()
         self._running = False
+        self._wait_poll_s = 0.5
 
     # -------------------------------------------------------------------- starting, stopping
 
@@ -141,7 +142,7 @@ class Engine:
             log.warning("%s", warning)
         self.store.on_wake(self._on_wake)
         self._running = True
-        self._heartbeat.serve(tuple(self._owner.algorithms))
+        self._announce()
         self._heartbeat.start()
 
     async def stop(self, *, drain_timeout_s: float | None = None) -> None:
@@ -174,9 +175,8 @@ class Engine:
         await asyncio.gather(*self._visits.values(), return_exceptions=True)
         await self._owner.close()
         await self._bus.close()
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                waiter.cancel()
+        for ending in self._endings.values():
+            ending.cancel()
         await self.store.close()
 
     async def _give_back(self) -> None:
@@ -214,8 +214,12 @@ class Engine:
         app = f"{self.app}/{algorithm.name}@{algorithm.version}/{digest}"
         if app not in self._owner.algorithms:
             self._owner.algorithms[app] = algorithm
-            self._heartbeat.serve(tuple(self._owner.algorithms))
+            self._announce()
         return app
+
+    def _announce(self) -> None:
+        ttl_s, self._wait_poll_s = self._executor.patience()
+        self._heartbeat.serve(tuple(self._owner.algorithms), shortest_ttl_s=ttl_s)
 
     # ------------------------------------------------------------------------------- runs
 
@@ -226,8 +230,10 @@ class Engine:
         run_id: str | None = None,
     ) -> Outcome:
         """Submit, and wait until the run has ended."""
-        run = await self.submit(algorithm, input, run_id)
-        return await self.wait(run.run_id)
+        run_id = run_id or f"run-{self._clock.token()}"
+        self._closing(run_id)  # before it can end, so that its end costs no look at the store
+        await self.submit(algorithm, input, run_id)
+        return await self.wait(run_id)
 
     async def submit(
         self,
@@ -255,11 +261,28 @@ class Engine:
         return _submitted(run_id, verdict)
 
     async def wait(self, run_id: str) -> Outcome:
-        """Wait until a run has ended, wherever it is driven."""
-        async for event in self.follow(run_id):
-            if event.type in ev.ENDINGS:
-                return outcome_of(event)
-        raise RunNotFound(f"run {run_id} is not in the store")
+        """Wait until a run has ended, wherever it is driven. Raises :class:`RunNotFound`."""
+        closing, wake = self._closing(run_id), asyncio.Event()
+        self._wakes.add(wake)
+        try:
+            while not closing.done():
+                wake.clear()
+                if not self._owner.drives(run_id) and (ending := await self._ending(run_id)):
+                    self._on_closed(run_id, ending)
+                    break
+                await self._until(wake, closing)
+        finally:
+            self._wakes.discard(wake)
+        return outcome_of(await closing)
+
+    async def _ending(self, run_id: str) -> Event | None:
+        info = await self.store.run(run_id)
+        if info is None:
+            raise RunNotFound(f"run {run_id} is not in the store")
+        if info.status == "open":
+            return None
+        events = await self.store.read(run_id)
+        return next((event for event in events if event.type in ev.ENDINGS), None)
 
     async def events(self, run_id: str) -> tuple[Event, ...]:
         """The run's log so far."""
@@ -293,22 +316,24 @@ class Engine:
             waiting.cancel()
 
     def _closing(self, run_id: str) -> asyncio.Future[Event]:
-        waiters = self._waiters.setdefault(run_id, [])
-        if not waiters:
-            waiters.append(asyncio.get_running_loop().create_future())
-        return waiters[0]
+        if run_id not in self._endings:
+            self._endings[run_id] = asyncio.get_running_loop().create_future()
+        return self._endings[run_id]
 
     def _on_closed(self, run_id: str, ending: Event) -> None:
-        for waiter in self._waiters.pop(run_id, ()):
-            if not waiter.done():
-                waiter.set_result(ending)
+        closing = self._endings.pop(run_id, None)
+        if closing is not None and not closing.done():
+            closing.set_result(ending)
 
     # ---------------------------------------------------------------------------- visiting
 
     def _on_wake(self, partition: int) -> None:
         for wake in self._wakes:
             wake.set()
-        self._visit_soon(partition)
+        if self._executor.free:
+            self._visit_soon(partition)
+        else:
+            self._backlog.add(partition)  # visited as soon as a slot is free
 
     def _on_beat(self, beat: Beat) -> None:
         self._cluster.heard(dict(beat.workers))
@@ -319,12 +344,23 @@ class Engine:
         for partition in beat.hot:
             self._visit_soon(partition)
         for partition, after_ms in beat.next_expiry_ms.items():
-            self._visit_in(partition, after_ms)
+            self._look_in(partition, after_ms)
 
     def _on_free(self) -> None:
         backlog, self._backlog = self._backlog, set()
         for partition in backlog:
             self._visit_soon(partition)
+
+    def _look_in(self, partition: int, after_ms: int) -> None:
+        """Look at busy calls again when a lease can have ended (G14).
+
+        The worker that should own the partition looks at once, each other one at its own moment
+        within ``wait_poll_s``, so that they do not all ask for the same call.
+        """
+        late_ms = 0.0
+        if not all(self._cluster.prefers(app, partition) for app in self._owner.algorithms):
+            late_ms = self._wait_poll_s * 1000 * self._cluster.place(partition)
+        self._visit_in(partition, after_ms + round(late_ms))
 
     def _visit_in(self, partition: int, after_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -370,7 +406,8 @@ class Engine:
             operations.append(
                 port.Take(app=app, worker=self.worker, term=term or 0, limit=TAKE_LIMIT)
             )
-        slots = self._executor.reserve(self._executor.concurrency)
+        # Decisions claim what they open; a visit only gathers what was left, so it takes a share.
+        slots = self._executor.reserve(max(1, self._executor.free // 4))
         offer = Offer(
             worker=self.worker,
             nonce=self._clock.token(),
@@ -413,7 +450,7 @@ class Engine:
         if claims.more:
             self._backlog.add(partition)
         if claims.next_expiry_ms is not None:
-            self._visit_in(partition, claims.next_expiry_ms)
+            self._look_in(partition, claims.next_expiry_ms)
         if self._cluster.term(app, partition) is not None:
             for run_id in {*claims.settled_runs, *(each.run_id for each in claims.claimed)}:
                 self._owner.poke(run_id, app)

@@ -19,8 +19,8 @@ from aaa.clock import Clock
 from aaa.errors import ModelError
 from aaa.events import Event
 from aaa.lease import Heartbeat, Lease
-from aaa.llm import LLMHandler, Message, ModelRequest, ToolSpec
-from aaa.policy import ToolSettings
+from aaa.llm import Conversation, LLMHandler, ModelRequest, ToolSpec
+from aaa.policy import GuardConfig, ToolSettings
 from aaa.runtime.attempt import Attempt, Ended
 from aaa.store import port
 from aaa.store.port import Claimed, HeldCall, ToolTerms
@@ -28,6 +28,7 @@ from aaa.tools import ToolHandler
 
 log = logging.getLogger("aaa.executor")
 
+DEFAULT = GuardConfig()
 Progress = Callable[[str, str, str, float | None], None]
 
 
@@ -63,6 +64,8 @@ class Executor:
         self._on_free, self._on_progress = on_free, on_progress
         self._running: dict[tuple[str, str, int, str], asyncio.Task[None]] = {}
         self._leases: dict[tuple[str, str, int, str], Lease] = {}
+        self._told: tuple[ToolHandler, tuple[ToolSpec, ...]] | None = None
+        self._busy = 0
         self._reserved = 0
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="aaa-tool")
 
@@ -70,8 +73,11 @@ class Executor:
 
     @property
     def free(self) -> int:
-        """Slots that are neither running nor promised to an offer on its way."""
-        return max(0, self.concurrency - len(self._running) - self._reserved)
+        """Slots that are neither running nor promised to an offer on its way.
+
+        A call that has ended and is being settled takes no slot: its settle may claim the next.
+        """
+        return max(0, self.concurrency - self._busy - self._reserved)
 
     def reserve(self, wanted: int) -> int:
         """Promise up to ``wanted`` slots to an offer; give them back with :meth:`unreserve`."""
@@ -99,6 +105,17 @@ class Executor:
                 offered[port.TOOL_QUEUE + tool.name] = _terms(self.tools.settings_for(tool.name))
         return offered
 
+    def patience(self) -> tuple[float, float]:
+        """The shortest TTL and the shortest ``wait_poll_s`` of what this worker runs, in seconds."""
+        ttls, polls = [DEFAULT.lease_ttl_s], [DEFAULT.wait_poll_s]
+        if self.model is not None:
+            ttls.append(self.model.lease_ttl_s)
+        if self.tools is not None:
+            guards = [self.tools.config_for(tool) for tool in self.tools.registry]
+            ttls += [guard.lease_ttl_s for guard in guards]
+            polls += [guard.wait_poll_s for guard in guards]
+        return min(ttls), min(polls)
+
     # ---------------------------------------------------------------------- running
 
     def start(self, claimed: Claimed, *, partition: int, sent_s: float) -> None:
@@ -110,6 +127,7 @@ class Executor:
         lease = Lease(partition, held, sent_s=sent_s, every_s=self._every_s(claimed))
         self._heartbeat.hold(lease)
         self._leases[key] = lease
+        self._busy += 1
         task = asyncio.create_task(self._run(claimed, lease))
         self._running[key] = task
         task.add_done_callback(lambda done: self._done(key, lease, done))
@@ -147,10 +165,13 @@ class Executor:
         self._on_free()
 
     async def _run(self, claimed: Claimed, lease: Lease) -> None:
-        if claimed.request.type == ev.LLM_REQUESTED:
-            ended, fence = await self._until_stopped(self._ask_model(claimed), lease), True
-        else:
-            ended, fence = await self._run_tool(claimed, lease)
+        try:
+            if claimed.request.type == ev.LLM_REQUESTED:
+                ended, fence = await self._until_stopped(self._ask_model(claimed), lease), True
+            else:
+                ended, fence = await self._run_tool(claimed, lease)
+        finally:
+            self._busy -= 1
         if not ended.stopped:
             self.unstoppable.append(claimed.request.data["name"])
         await self._deliver.settle(claimed, ended, fence=fence)
@@ -197,11 +218,8 @@ class Executor:
             raise LookupError("a model request was claimed but there is no model here")
         request = claimed.request
         state, system = await self._deliver.conversation(claimed)
-        messages = tuple(state.messages[: state.asked_through])
-        if system is not None:
-            messages = (Message("system", system), *messages)
-        specs = self.tools.registry.specs() if self.tools is not None else []
-        asked = ModelRequest(messages, tuple(ToolSpec.from_json(spec) for spec in specs))
+        messages = Conversation(state.messages, state.asked_through, system=system)
+        asked = ModelRequest(messages, self._specs())
         id_ = ids.result_id(request.id)
         turn = {"call_id": request.data["call_id"], "turn": request.data["turn"]}
         try:
@@ -213,6 +231,14 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - a client's own error is the model's failure
             kind, message = "ModelError", f"{type(error).__name__}: {error}"
         return Ended(_model_failed(request, id_, turn, kind, message))
+
+    def _specs(self) -> tuple[ToolSpec, ...]:
+        if self.tools is None:
+            return ()
+        if self._told is None or self._told[0] is not self.tools:
+            specs = tuple(ToolSpec.from_json(spec) for spec in self.tools.registry.specs())
+            self._told = (self.tools, specs)
+        return self._told[1]
 
     def _every_s(self, claimed: Claimed) -> float:
         ttl_s = claimed.lease_ttl_ms / 1000

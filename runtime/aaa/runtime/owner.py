@@ -99,6 +99,10 @@ class Owner:
         self._drive(owned)
         return done
 
+    def drives(self, run_id: str) -> bool:
+        """Whether this worker has the run at hand, and will hear of its end."""
+        return run_id in self._runs
+
     def state_of(self, run_id: str) -> RunState | None:
         """The folded state, if it is here."""
         owned = self._runs.get(run_id)

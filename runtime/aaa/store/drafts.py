@@ -31,7 +31,12 @@ class Drafts:
             return Why.CLOSED
         if isinstance(effect, port.OpenCall):
             state = State.WAITING if effect.needs_approval else State.READY
-            self._calls[entry.event.id] = _Draft(state, effect.args_digest, unknown=False)
+            self._calls[entry.event.id] = _Draft(
+                state,
+                effect.args_digest,
+                unknown=False,
+                model=effect.queue.startswith(port.LLM_QUEUE),
+            )
         elif isinstance(effect, _CallEffect):
             draft = self._draft(effect.request_id)
             return Why.NO_CALL if draft is None else draft.check(effect)
@@ -42,7 +47,12 @@ class Drafts:
             call = self._rows.call(self._run.run_id, request_id)
             if call is None:
                 return None
-            self._calls[request_id] = _Draft(call.state, call.args_digest, unknown=call.unknown)
+            self._calls[request_id] = _Draft(
+                call.state,
+                call.args_digest,
+                unknown=call.unknown,
+                model=call.queue.startswith(port.LLM_QUEUE),
+            )
         return self._calls[request_id]
 
 
@@ -53,13 +63,16 @@ class _Draft:
     state: State
     args_digest: str
     unknown: bool
+    model: bool
 
     def check(self, effect: _CallEffect) -> Why | None:
         """Why the effect is refused; otherwise the draft has taken it."""
         match effect:
             case port.SettleUnstarted():
-                if self.state not in (State.WAITING, State.READY):
-                    return Why.SETTLED if self.state is State.SETTLED else Why.STARTED
+                if self.state is State.SETTLED:
+                    return Why.SETTLED
+                if self.state not in (State.WAITING, State.READY) and not self.model:
+                    return Why.STARTED
                 self.state = State.SETTLED
             case port.Grant():
                 if self.args_digest != effect.args_digest:

@@ -64,6 +64,7 @@ TRANSITIONS: Final[dict[tuple[State, Step], State]] = {
     (State.LEASED, Step.LOST): State.SETTLED,
     (State.LEASED, Step.ABANDON): State.SETTLED,
     (State.LEASED, Step.SETTLE): State.SETTLED,
+    (State.LEASED, Step.DROP): State.SETTLED,  # a model's answer that nobody wants any more
     (State.VERIFYING, Step.VERIFY): State.VERIFYING,
     (State.VERIFYING, Step.LOST): State.SETTLED,
     (State.VERIFYING, Step.ABANDON): State.SETTLED,

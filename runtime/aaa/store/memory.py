@@ -227,7 +227,7 @@ class MemoryEventStore:
             mark, hot = rows.meta().mark, rows.hot()
         if hot:
             self._wake(partition)
-        return Committed(verdicts, mark)
+        return Committed(verdicts, mark, hot)
 
     def _wake(self, partition: int) -> None:
         for loop, wake in self._wakes:

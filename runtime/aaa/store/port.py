@@ -73,7 +73,10 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class SettleUnstarted:
-    """The event is the result of a call of which no attempt has begun. Else ``STARTED``."""
+    """The event is the result of a call of which no attempt has begun. Else ``STARTED``.
+
+    A model request may be dropped so even while it is asked: a late answer is then dropped too.
+    """
 
     request_id: str
 
@@ -368,10 +371,14 @@ Verdict = Refused | Appended | Claims | Settled | Owned | Busy | Taken | Done
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The verdicts, in order, and the partition's high-water mark after the batch (G23)."""
+    """The verdicts, in order, and the partition's high-water mark after the batch (G23).
+
+    ``hot``: the batch has left unfolded runs or ready calls in the partition.
+    """
 
     verdicts: tuple[Verdict, ...]
     mark: int
+    hot: bool = False
 
 
 # -------------------------------------------------------------------------------------- renewal

@@ -98,7 +98,7 @@ class Rows(Protocol):
         ...
 
     def ready(self, app: str, queue: str, limit: int) -> list[Call]:
-        """Ready calls that are not shelved, longest waiting first: by ``due_ms``, then ``seq``."""
+        """Ready calls that are not shelved, longest waiting first: by ``due_ms``, then ``seq``, then ids."""
         ...
 
     def any_ready(self, app: str) -> bool:
@@ -106,7 +106,7 @@ class Rows(Protocol):
         ...
 
     def expired(self, app: str, limit: int) -> list[Call]:
-        """Leased or verifying calls whose lease has ended, longest ended first."""
+        """Leased or verifying calls whose lease has ended, longest ended first, then by ids."""
         ...
 
     def next_expiry(self, app: str) -> int | None:

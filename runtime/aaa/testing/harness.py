@@ -26,9 +26,13 @@ class Capabilities:
 
 
 class Harness(ABC):
-    """An empty store of a backend, opened. ``ttl_ms`` is a lease that a case can wait out."""
+    """An empty store of a backend, opened. ``ttl_ms`` is a lease that a case can wait out.
+
+    ``virtual_time``: the store's clock moves with :meth:`advance` only.
+    """
 
     capabilities = Capabilities()
+    virtual_time: bool = False
     ttl_ms: int = 1_000
     store: EventStore
 
@@ -54,6 +58,8 @@ class Harness(ABC):
 
 class MemoryHarness(Harness):
     """The reference model under a clock that is turned by hand."""
+
+    virtual_time = True
 
     def __init__(self, *, partitions: int = 64) -> None:
         self.clock = ManualClock()

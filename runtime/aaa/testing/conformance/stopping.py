@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from aaa import events as ev
+from aaa import ids
 from aaa.store import port
 from aaa.store.port import Entry
 from aaa.testing.conformance.approvals import grant
 from aaa.testing.conformance.cases import case
-from aaa.testing.scene import Scene, completed, held, note, terms
+from aaa.testing.scene import MODEL, Scene, completed, held, note, terms
 
 
 def flag(run_id: str, name: str, id_: str = "") -> Entry:
@@ -106,3 +107,15 @@ async def the_heartbeat_tells_what_is_to_be_cancelled(s: Scene) -> None:
     beat = await s.pulse("w1", held(one))
     assert (beat.cancelled, beat.lost_calls) == ((held(one),), ())
     assert (await s.settle(one, "w1", completed(one))).verdict == "applied"
+
+
+@case("L13", "G24")
+async def a_model_request_is_dropped_even_while_it_is_asked(s: Scene) -> None:
+    """Nobody wants the answer any more: it gets its result, and a late answer is dropped."""
+    request = await s.call(queue=MODEL)
+    one = await s.take_one("w1", queues=(MODEL,))
+    failed = request.named(ids.result_id(request.id), ev.LLM_FAILED, {"error": "Cancelled"})
+    await s.append(request.run_id, Entry(failed, port.SettleUnstarted(request.id)))
+    late = await s.settle(one, "w1")
+    assert (late.verdict, late.event) == ("dropped", None)
+    assert (await s.store.read(request.run_id))[-1].type == ev.LLM_FAILED

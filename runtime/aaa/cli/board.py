@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -65,7 +65,8 @@ class Board:
         card = self._cards.setdefault(event.run_id, Card(event.run_id, began_ms=event.time))
         line = line_of(event)
         if line.subject == "run":
-            card.state, card.style = line.words, STYLES[line.tone]
+            begun = event.type == ev.RUN_REQUESTED
+            card.state, card.style = "running" if begun else line.words, STYLES[line.tone]
             if event.type in ev.ENDINGS:
                 card.ended_ms = event.time
         elif event.type in (ev.TOOL_REQUESTED, ev.LLM_REQUESTED):
@@ -103,11 +104,13 @@ class Board:
         head.append(f"  {card.state}", style=card.style)
         end_ms = card.ended_ms or SYSTEM_CLOCK.now_ms()
         head.append(f"  {seconds(end_ms - card.began_ms)}", style="dim")
-        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
-        table.add_column(width=2)
-        table.add_column(no_wrap=True, max_width=28)
-        table.add_column(no_wrap=True, max_width=28)
-        table.add_column(no_wrap=True, justify="right", width=9)
+        table = Table(
+            box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False, expand=True
+        )
+        table.add_column(width=1)
+        table.add_column(no_wrap=True, width=_width(row.subject for row in card.rows.values()))
+        table.add_column(no_wrap=True, width=_width(row.state for row in card.rows.values()))
+        table.add_column(no_wrap=True, justify="right", width=8)
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         rows = list(card.rows.values())
         hidden = max(0, len(rows) - MAX_ROWS)
@@ -127,6 +130,11 @@ class Board:
         return Group(head, Text(f"   … {hidden} more before", style="dim"), table)
 
 
+def _width(texts: Iterable[str]) -> int:
+    """As wide as the widest, within reason."""
+    return min(28, max((len(text) for text in texts), default=1))
+
+
 def _tell(row: Row, event: Event) -> None:
     line = line_of(event)
     row.state, row.style = line.words, STYLES[line.tone]
@@ -134,5 +142,5 @@ def _tell(row: Row, event: Event) -> None:
         row.since_ms, row.ended_ms = event.time, None
     elif event.type in (ev.TOOL_COMPLETED, ev.TOOL_FAILED, ev.LLM_COMPLETED, ev.LLM_FAILED):
         row.ended_ms = event.time
-    if line.detail:
+    if line.detail and event.type != ev.APPROVAL_REQUESTED:  # there the arguments say more
         row.detail = line.detail

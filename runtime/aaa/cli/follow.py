@@ -83,18 +83,22 @@ class Follower:
             await self._go_on(known)
         await self.engine.start()
         try:
-            deadline_s = spec.active_deadline_seconds
-            await self.engine.submit(
-                self.app.algorithm,
-                self.plan.input,
-                self.plan.run_id,
-                deadline_s=None if deadline_s is None else float(deadline_s),
-            )
+            if known is None:
+                await self._begin()
             return await self._follow(stop, wait=wait)
         finally:
             await self.engine.stop()
 
     # ------------------------------------------------------------------------ beginning
+
+    async def _begin(self) -> None:
+        deadline_s = self.plan.manifest.spec.active_deadline_seconds
+        await self.engine.submit(
+            self.app.algorithm,
+            self.plan.input,
+            self.plan.run_id,
+            deadline_s=None if deadline_s is None else float(deadline_s),
+        )
 
     async def _suspended(self, known: RunInfo | None) -> None:
         """Begin the run if it is new, but let nothing start."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +18,9 @@ from aaa.events import Event
 from aaa.runtime.outcome import outcome_of
 from aaa.store.port import RunInfo
 
-#: An outcome → the event whose time its duration is counted from: (type, how to find it).
+#: Columns from which on the timeline has one each for attempt and worker.
+WIDE = 100
+#: Events that end what began with a request.
 _ENDS = (ev.TOOL_COMPLETED, ev.TOOL_FAILED, ev.LLM_COMPLETED, ev.LLM_FAILED)
 
 
@@ -59,30 +60,36 @@ def tone_of(status: str) -> str:
     return "bad" if status in ("failed", "cancelled", "parked") else "ask"
 
 
-def timeline(events: Sequence[Event]) -> Table:
-    """A row an event: seconds since the beginning, seq, what, attempt, worker, more."""
+def timeline(events: Sequence[Event], *, wide: bool = True) -> Table:
+    """A row an event: seconds since the beginning, seq, what, attempt, worker, more.
+
+    Where it is not ``wide``, attempt and worker stand in the words.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, expand=False)
     table.add_column("time", justify="right", style="dim", no_wrap=True)
     table.add_column("seq", justify="right", style="dim", no_wrap=True)
     table.add_column("what", no_wrap=True)
-    table.add_column("try", justify="right", no_wrap=True)
-    table.add_column("by", no_wrap=True)
+    if wide:
+        table.add_column("try", justify="right", no_wrap=True)
+        table.add_column("by", no_wrap=True)
     table.add_column("what happened", overflow="fold")
     workers = _workers(events)
     began = events[0].time if events else 0
     times = _starts(events)
     for event in events:
         line = line_of(event)
-        told = Text(line.words, style=STYLES[line.tone])
-        if event.type in _ENDS and event.parent in times:
-            told.append(f" after {seconds(event.time - times[event.parent])}", style="dim")
-        if line.detail:
-            told.append(f"  {short(line.detail, 160)}", style="dim")
         data = event.data
+        told = Text(line.words, style=STYLES[line.tone])
+        if event.type == ev.TOOL_STARTED and not wide:
+            told.append(f" by {workers.get(str(data.get('worker', '')), '?')}")
+        if event.type in _ENDS and event.parent in times:
+            told.append(f" ({seconds(event.time - times[event.parent])})", style="dim")
+        if line.detail:
+            told.append(f"  {short(line.detail, 120)}", style="dim")
         attempt = str(data.get("attempt", "")) if event.type.startswith("aaa.tool.") else ""
         worker = workers.get(str(data.get("worker", "")), "")
         at = f"+{(event.time - began) / 1000:.3f}"
-        table.add_row(at, str(event.seq), line.subject, attempt, worker, told)
+        table.add_row(at, str(event.seq), line.subject, *((attempt, worker) if wide else ()), told)
     return table
 
 
@@ -116,9 +123,9 @@ def print_run(
     unknown: Sequence[CallView],
 ) -> None:
     """Everything that ``aaa show`` prints."""
-    console.print(header(info, events))
+    console.print(header(info, events), soft_wrap=True)
     console.print()
-    console.print(timeline(events))
+    console.print(timeline(events, wide=console.width >= WIDE))
     named = _workers(events)
     if named:
         console.print()
@@ -178,12 +185,12 @@ def print_unknown(console: Console, view: CallView) -> None:
     for event in view.evidence:
         line = line_of(event)
         text = f"evidence: event {event.seq}: {line.words}: {line.detail}"
-        console.print(Padding(Text(text, style="dim"), (0, 0, 0, 2)))
+        console.print(Text(f"  {text}", style="dim"), soft_wrap=True)
 
 
 def _print_call(console: Console, head: Text, view: CallView, *commands: str) -> None:
     console.print(head)
-    console.print(Padding(Text(short(view.arguments, 400)), (0, 0, 0, 2)))
+    console.print(Text(f"  {short(view.arguments, 400)}"), soft_wrap=True)
     console.print(
         Text(f"  key {short(view.idempotency_key, 200)}, since {moment(view.since_ms)}", "dim"),
         soft_wrap=True,

@@ -48,18 +48,23 @@ def explain(
     """
     from aaa.cli import screen
 
-    cases = _cases(files, app)
-    found = False
-    for title, rules, loaded in cases:
-        settings = _settings(rules, loaded, tool)
-        found = found or bool(settings)
-        unmatched = _unmatched(rules, loaded)
+    cases = [
+        (
+            title,
+            rules,
+            _settings(rules, loaded, tool),
+            _unmatched(rules, loaded),
+            loaded is not None,
+        )
+        for title, rules, loaded in _cases(files, app)
+    ]
+    if tool is not None and not any(settings for _, _, settings, _, _ in cases):
+        raise ConfigError(f"--tool: there is no tool {tool!r}; leave --tool out to see them all")
+    for title, rules, settings, unmatched, known in cases:
         if json:
             screen.say_json(_json(title, settings, unmatched))
         else:
-            _print(title, rules, settings, unmatched, known=loaded is not None)
-    if tool is not None and not found:
-        raise ConfigError(f"--tool: there is no tool {tool!r}; leave --tool out to see them all")
+            _print(title, rules, settings, unmatched, known=known)
     return 0
 
 

@@ -81,7 +81,7 @@ def test_ctrl_c_drains_and_says_how_to_go_on(desk: Desk, terminals: list[Termina
     terminals.append(terminal)
     shown = terminal.until("50% hanging red")
     assert "look c3-0  completed" in shown
-    assert "hang c8-0  attempt 1 started" in shown
+    assert "hang c8-0" in shown
     terminal.process.sendintr()
     assert terminal.ended() == 130
     assert "Ctrl-C: letting calls in flight finish; once more ends at once" in terminal.text

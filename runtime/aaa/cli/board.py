@@ -55,6 +55,7 @@ class Board:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._cards: dict[str, Card] = {}
+        self._progress: dict[tuple[str, str], str] = {}
         self._live = Live(
             console=console, get_renderable=self.render, refresh_per_second=8, transient=False
         )
@@ -80,11 +81,9 @@ class Board:
         self._live.refresh()
 
     def progress(self, run_id: str, call_id: str, message: str, share: float | None) -> None:
-        card = self._cards.get(run_id)
-        for row in card.rows.values() if card is not None else ():
-            if row.call_id == call_id:
-                told = f"{share:.0%} " if share is not None else ""
-                row.detail = told + short(message)
+        # It may come before the event that begins the attempt has been read back.
+        told = f"{share:.0%} " if share is not None else ""
+        self._progress[run_id, call_id] = told + short(message)
 
     def waits(self, pending: Sequence[CallView], unknown: Sequence[CallView]) -> None:
         print_waiting(self._console, pending, unknown)
@@ -117,13 +116,15 @@ class Board:
         for row in rows[hidden:]:
             running = row.ended_ms is None and card.ended_ms is None
             mark: RenderableType = self._spinner if running else Text("")
+            told = self._progress.get((card.run_id, row.call_id)) if running else None
+            detail = told or row.detail
             took = seconds((row.ended_ms or end_ms) - row.since_ms)
             table.add_row(
                 mark,
                 Text(row.subject),
                 Text(row.state, style=row.style),
                 Text(took, style="dim"),
-                Text(row.detail, style="dim"),
+                Text(detail, style="dim"),
             )
         if not hidden:
             return Group(head, table)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
 
-from aaa.cli import exits
+from aaa.cli import exits, loop
 from aaa.cli.options import JsonOption, StoreOption
 from aaa.errors import ConfigError
 
@@ -34,7 +33,7 @@ def check(
     """
     if (run is None) != every:
         raise ConfigError("check: name one run, or say --all")
-    return asyncio.run(_check(run, store, json))
+    return loop.run(_check(run, store, json))
 
 
 async def _check(run: str | None, store: str | None, json: bool) -> int:

@@ -5,12 +5,12 @@ Each is recorded in the run's log with the name of who said it. A worker need no
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from aaa.cli import loop
 from aaa.cli.duration import parse_duration
 from aaa.cli.options import ByOption, CallArgument, JsonOption, RunArgument, StoreOption, said_by
 from aaa.errors import ConfigError
@@ -192,7 +192,7 @@ def delete(
     Example:
       aaa delete refund-a-100
     """
-    return asyncio.run(_delete(run, store, force=force, json=json))
+    return loop.run(_delete(run, store, force=force, json=json))
 
 
 async def _delete(run: str, store: str | None, *, force: bool, json: bool) -> int:
@@ -222,7 +222,7 @@ def parse_json(text: str, *, where: str) -> Any:
 def _decide(
     store: str | None, said: Callable[[Client], Awaitable[Event]], words: str, json: bool
 ) -> int:
-    return asyncio.run(_decided(store, said, words, json))
+    return loop.run(_decided(store, said, words, json))
 
 
 async def _decided(

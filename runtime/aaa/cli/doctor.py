@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from aaa.cli import exits
+from aaa.cli import exits, loop
 from aaa.cli.options import ByOption, JsonOption, StoreOption, said_by
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def doctor(
       aaa doctor --store redis://localhost:6379/0 --strict
       aaa doctor --store redis://localhost:6379/0 --accept-loss --by ann
     """
-    return asyncio.run(_doctor(store, strict=strict, accept=accept_loss, by=said_by(by), json=json))
+    return loop.run(_doctor(store, strict=strict, accept=accept_loss, by=said_by(by), json=json))
 
 
 async def _doctor(store: str | None, *, strict: bool, accept: bool, by: str, json: bool) -> int:

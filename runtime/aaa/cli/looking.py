@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from aaa.cli import loop
 from aaa.cli.options import JsonOption, RunArgument, StoreOption
 from aaa.errors import ConfigError
 
@@ -41,7 +41,7 @@ def runs(
     """
     if status is not None and status not in STATUSES:
         raise ConfigError(f"--status: {status!r} is not one of {', '.join(STATUSES)}")
-    return asyncio.run(_runs(store, status, limit, json))
+    return loop.run(_runs(store, status, limit, json))
 
 
 async def _runs(store: str | None, status: str | None, limit: int, json: bool) -> int:
@@ -88,7 +88,7 @@ def show(run: RunArgument, store: StoreOption = None, json: JsonOption = False) 
     Example:
       aaa show refund-a-100
     """
-    return asyncio.run(_show(run, store, json))
+    return loop.run(_show(run, store, json))
 
 
 async def _show(run: str, store: str | None, json: bool) -> int:
@@ -128,10 +128,12 @@ def events(
     Example:
       aaa events refund-a-100 --json --follow | jq .type
     """
-    return asyncio.run(_events(run, store, json=json, follow=follow, after=after))
+    return loop.run(_events(run, store, json=json, follow=follow, after=after))
 
 
 async def _events(run: str, store: str | None, *, json: bool, follow: bool, after: int) -> int:
+    import asyncio
+
     from aaa import events as ev
     from aaa.cli import screen
     from aaa.cli.lines import event_line
@@ -158,7 +160,7 @@ def pending(store: StoreOption = None, json: JsonOption = False) -> int:
     Example:
       aaa pending
     """
-    return asyncio.run(_views("pending", store, json))
+    return loop.run(_views("pending", store, json))
 
 
 def unknown(store: StoreOption = None, json: JsonOption = False) -> int:
@@ -168,7 +170,7 @@ def unknown(store: StoreOption = None, json: JsonOption = False) -> int:
     Example:
       aaa unknown
     """
-    return asyncio.run(_views("unknown", store, json))
+    return loop.run(_views("unknown", store, json))
 
 
 async def _views(which: str, store: str | None, json: bool) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from aaa.cli import exits
+from aaa.cli import exits, loop
 from aaa.cli.deciding import parse_json
 from aaa.cli.options import JsonOption, StoreOption, said_by
 from aaa.errors import AAAError, AppError, ConfigError, ManifestError, RunConflict
@@ -68,7 +67,7 @@ def run(
 
     given = None if input_ is None else _input(input_)
     patient = sys.stdout.isatty() and not json if wait is None else wait
-    return asyncio.run(_run(file, app, store, given, wait=patient, json=json))
+    return loop.run(_run(file, app, store, given, wait=patient, json=json))
 
 
 def _input(text: str) -> Any:
@@ -86,6 +85,8 @@ def _input(text: str) -> Any:
 async def _run(
     file: Path, app: str | None, store: str | None, given: Any, *, wait: bool, json: bool
 ) -> int:
+    import asyncio
+
     from aaa.cli import logs
     from aaa.cli.manifests import plans
     from aaa.cli.signals import Interrupts, leave

@@ -6,14 +6,13 @@ process useless: it ends with 70, so that whatever started it starts another (G9
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from aaa.cli import exits
+from aaa.cli import exits, loop
 from aaa.cli.options import StoreOption
 from aaa.errors import ConfigError
 
@@ -87,7 +86,7 @@ def worker(
     if log_format not in ("plain", "json"):
         raise ConfigError(f"--log-format must be plain or json, not {log_format!r}")
     logs.to_stderr(form=log_format)
-    return asyncio.run(
+    return loop.run(
         _serve(
             app,
             store,
@@ -114,6 +113,8 @@ async def _serve(
     drain_timeout_s: float,
     worker_ttl_s: float,
 ) -> int:
+    import asyncio
+
     from aaa.app import load_app
     from aaa.cli.explain import policies_in
     from aaa.cli.signals import Interrupts, blocked, leave

@@ -116,7 +116,7 @@ async def measure(url: str, runs: int) -> None:
     for number in range(store.partitions):
         own = port.Own(app=APP, worker=WORKER, ttl_ms=3_600_000)
         terms[number] = (await store.commit(number, [own])).verdicts[0].term  # type: ignore[union-attr]
-    before: Any = client.info("memory")
+    before: Any = client.info()
     numbers = iter(range(runs))
 
     async def work() -> None:
@@ -126,7 +126,7 @@ async def measure(url: str, runs: int) -> None:
     began, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(work() for _ in range(IN_FLIGHT)))
     took, spent = time.perf_counter() - began, time.process_time() - cpu
-    after: Any = client.info("memory")
+    after: Any = client.info()
     info = await store.run("run-000000000000")
     assert info is not None
     assert (info.status, info.head.seq) == ("completed", 9), info
@@ -136,7 +136,11 @@ async def measure(url: str, runs: int) -> None:
     size = (after["used_memory"] - before["used_memory"]) / runs
     print(f"{size:,.0f} bytes a run of nine events ({runs} runs)")
     print(f"{runs / took:,.0f} runs/s, {spent / runs * 1e3:.3f} ms of client CPU a run")
+    busy = sum(
+        after[name] - before[name] for name in ("used_cpu_user", "used_cpu_sys") if name in after
+    )
     print(f"{fcall.get('usec_per_call')} µs a call at the server, {fcall.get('calls')} calls")
+    print(f"{busy / runs * 1e3:.3f} ms of the server's CPU a run")
     for name, kind in (("r", "hash"), ("e", "list"), ("i", "hash")):
         key = f"aaa:{{p{partition_of('run-000000000000', 64)}}}:{name}:run-000000000000"
         used = client.memory_usage(key)

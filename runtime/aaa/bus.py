@@ -11,13 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from aaa.clock import Clock
 from aaa.errors import StoreUnavailable
-from aaa.store.port import EventStore, Operation, Verdict
+from aaa.events import Event
+from aaa.store.port import EventStore, Operation, RunInfo, Verdict
+from aaa.telemetry import names, tell
+
+T = TypeVar("T")
 
 log = logging.getLogger("aaa.bus")
 
@@ -28,10 +32,16 @@ _RETRY_MAX_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The verdicts of what was sent together, and when the answered try was sent (``boot_s``)."""
+    """The verdicts of what was sent together, and when it was sent first (``boot_s``).
+
+    The first try counts because it may have been the one that was applied: a lease that it took
+    has run since then (G10).
+    """
 
     verdicts: tuple[Verdict, ...]
     sent_s: float
+    #: It had to be sent again: what stands there already may be its own work.
+    again: bool = False
 
 
 @dataclass(slots=True)
@@ -66,6 +76,25 @@ class Bus:
             lane.task = asyncio.create_task(self._run(partition, lane))
         return receipt
 
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Event]:
+        """A run's events, however long the store cannot be reached: what waits is not lost."""
+        return await self._again(lambda: self._store.read(run_id, after=after, limit=limit))
+
+    async def run(self, run_id: str) -> RunInfo | None:
+        """A run's index entry, as :meth:`read`."""
+        return await self._again(lambda: self._store.run(run_id))
+
+    async def _again(self, ask: Callable[[], Awaitable[T]]) -> T:
+        wait_s = _RETRY_FIRST_S
+        while not self._closed:
+            try:
+                return await ask()
+            except StoreUnavailable as error:
+                log.warning("store unavailable, will try again: %s", error)
+                await self._clock.sleep(wait_s)
+                wait_s = min(2 * wait_s, _RETRY_MAX_S)
+        raise StoreUnavailable("the engine has stopped")
+
     async def close(self) -> None:
         """Give up what the store has not answered yet; it may or may not have been written."""
         self._closed = True
@@ -88,21 +117,26 @@ class Bus:
 
     async def _deliver(self, partition: int, lane: _Lane, parcels: list[_Parcel]) -> None:
         operations = [operation for parcel in parcels for operation in parcel.operations]
-        wait_s = _RETRY_FIRST_S
+        wait_s, sent_s, again = _RETRY_FIRST_S, self._clock.boot_s(), False
         while True:
-            sent_s = self._clock.boot_s()
             try:
                 done = await self._store.commit(partition, operations, seen=lane.seen)
             except StoreUnavailable as error:
-                log.warning("store unavailable, will try again: %s", error)
+                tell(
+                    log,
+                    names.LOG_STORE_UNAVAILABLE,
+                    "store unavailable, will try again: %s",
+                    error,
+                    partition=partition,
+                )
                 await self._clock.sleep(wait_s)
-                wait_s = min(2 * wait_s, _RETRY_MAX_S)
+                wait_s, again = min(2 * wait_s, _RETRY_MAX_S), True
                 continue
             except Exception as error:  # noqa: BLE001 - handed to whoever sent it
                 _fail(parcels, error)
                 return
             lane.seen = max(lane.seen, done.mark)
-            _hand_out(parcels, done.verdicts, sent_s)
+            _hand_out(parcels, done.verdicts, sent_s, again)
             return
 
 
@@ -115,13 +149,15 @@ def _pack(waiting: deque[_Parcel]) -> list[_Parcel]:
     return parcels
 
 
-def _hand_out(parcels: list[_Parcel], verdicts: tuple[Verdict, ...], sent_s: float) -> None:
+def _hand_out(
+    parcels: list[_Parcel], verdicts: tuple[Verdict, ...], sent_s: float, again: bool
+) -> None:
     at = 0
     for parcel in parcels:
         mine = verdicts[at : at + len(parcel.operations)]
         at += len(parcel.operations)
         if not parcel.receipt.done():
-            parcel.receipt.set_result(Receipt(mine, sent_s))
+            parcel.receipt.set_result(Receipt(mine, sent_s, again))
 
 
 def _fail(parcels: Sequence[_Parcel], error: Exception) -> None:

@@ -166,6 +166,11 @@ class Client:
             raise DecisionRefused(
                 f"call {call_id} of run {run_id} has no unknown outcome to resolve"
             )
+        if outcome == "retry" and (state.status != "open" or state.cancelling is not None):
+            raise DecisionRefused(
+                f"run {run_id} has ended or is being cancelled, so nothing would run call {call_id} "
+                "again; submit another run"
+            )
         data = {"by": by, "call_id": call_id, "outcome": outcome, "reason": reason}
         if outcome == "done" and result is not None:
             data["result"] = result
@@ -225,9 +230,12 @@ class Client:
         self, run_id: str, entries: list[Entry], call_id: str | None
     ) -> tuple[Event, ...]:
         verdict = await self._commit(run_id, Append(run_id=run_id, entries=tuple(entries)))
-        if isinstance(verdict, port.Appended):
-            return verdict.events
         what = f"run {run_id}" if call_id is None else f"call {call_id} of run {run_id}"
+        if isinstance(verdict, port.Appended):
+            for entry, stands in zip(entries, verdict.events, strict=True):
+                if entry.event.raw != stands.raw:
+                    raise DecisionRefused(f"{what}: somebody was faster, and decided otherwise")
+            return verdict.events
         raise DecisionRefused(f"{what}: {_said(verdict)}")
 
     async def _commit(self, run_id: str, operation: port.Operation) -> port.Verdict:

@@ -7,7 +7,8 @@ clock that runs while the machine sleeps, less a margin (G10); whoever runs the 
 :attr:`Lease.trust_until_s` and stops before the lease can have ended at the store.
 
 A loop that has been blocked beyond ``loop_block_limit_s`` is taken for hung: the thread stops
-renewing and calls ``on_blocked``, which ends a worker process.
+renewing and calls ``on_blocked``, which ends a worker process. A machine that slept, or a process
+that was stopped, is not taken for that: its loop ticks soon after it wakes.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from aaa.clock import Clock
 from aaa.errors import AAAError
 from aaa.store.port import Beat, EventStore, HeldCall, Pulse, Renewer
+from aaa.telemetry import names, tell
 
 log = logging.getLogger("aaa.lease")
 
@@ -34,7 +36,16 @@ RETRY_SHARE: Final = 0.2
 class Lease:
     """One held call. ``stop`` is set, once, with the reason why its holder should stop."""
 
-    __slots__ = ("_loop", "every_s", "held", "partition", "stop", "trust_until_s", "ttl_s")
+    __slots__ = (
+        "_fresh",
+        "_loop",
+        "every_s",
+        "held",
+        "partition",
+        "stop",
+        "trust_until_s",
+        "ttl_s",
+    )
 
     def __init__(self, partition: int, held: HeldCall, *, sent_s: float, every_s: float) -> None:
         self.partition, self.held, self.every_s = partition, held, every_s
@@ -44,12 +55,30 @@ class Lease:
         #: ``drain``: the worker must end.
         self.stop: asyncio.Future[str] = self._loop.create_future()
         self.trust_until_s = 0.0
+        self._fresh = asyncio.Event()
         self.renewed(sent_s)
 
     def renewed(self, sent_s: float) -> None:
         """The store renewed it on a request sent at ``sent_s``. Called from the thread."""
         until_s = sent_s + self.ttl_s - min(MARGIN * self.ttl_s, MAX_MARGIN_S)
         self.trust_until_s = max(self.trust_until_s, until_s)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._fresh.set)
+
+    async def trusted(self, clock: Clock) -> bool:
+        """Whether it may be trusted now, after waiting for a renewal if need be.
+
+        A claim whose reply was lost may be answered when its lease has nearly ended (G10).
+        """
+        while clock.boot_s() >= self.trust_until_s and not self.stop.done():
+            self._fresh.clear()
+            renewed = asyncio.ensure_future(self._fresh.wait())
+            either: set[asyncio.Future[Any]] = {renewed, self.stop}
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                renewed.cancel()
+        return not self.stop.done()
 
     def tell(self, reason: str) -> None:
         """Ask the holder to stop; the first reason counts."""
@@ -70,11 +99,13 @@ class Heartbeat:
         on_beat: Callable[[Beat], None],
         loop_block_limit_s: float = 60.0,
         on_blocked: Callable[[float], None] | None = None,
+        on_tick: Callable[[float], None] | None = None,
     ) -> None:
         self.worker, self.ttl_s = worker, ttl_s
         self._store, self._clock = store, clock
-        self._on_beat, self._on_blocked = on_beat, on_blocked
+        self._on_beat, self._on_blocked, self._on_tick = on_beat, on_blocked, on_tick
         self._block_limit_s = loop_block_limit_s
+        self._suspected = False
         self._leases: dict[tuple[str, str], Lease] = {}
         self._owned: dict[int, set[str]] = {}
         self._apps: tuple[str, ...] = ()
@@ -82,6 +113,7 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._ending = False
+        self._leave = True
         self._ticked_s = clock.boot_s()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -106,12 +138,21 @@ class Heartbeat:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
+    def abandon(self) -> None:
+        """End the thread without a word to the store, as a crash would."""
+        self._leave = False
+        self._ending = True
+        self._wake.set()
+        if self._ticker is not None:
+            self._ticker.cancel()
+
     def hold(self, lease: Lease) -> None:
         """Renew this lease from now on."""
         with self._lock:
             shortest = min((each.every_s for each in self._leases.values()), default=self._scan_s)
             self._leases[lease.held.run_id, lease.held.request_id] = lease
-        if lease.every_s < shortest:
+        stale = self._clock.boot_s() >= lease.trust_until_s
+        if lease.every_s < shortest or stale:
             self._wake.set()  # the thread may be sleeping for longer than this one can wait
 
     def release(self, lease: Lease) -> None:
@@ -141,9 +182,12 @@ class Heartbeat:
         self._wake.set()
 
     async def _tick(self) -> None:
+        every_s = min(0.5, self._block_limit_s / 4)
         while True:
             self._ticked_s = self._clock.boot_s()
-            await self._clock.sleep(min(0.5, self._block_limit_s / 4))
+            await self._clock.sleep(every_s)
+            if self._on_tick is not None:
+                self._on_tick(self._clock.boot_s() - self._ticked_s - every_s)
 
     # ---------------------------------------------------------- the thread's side
 
@@ -158,25 +202,32 @@ class Heartbeat:
                     renewer = renewer or self._store.renewer()
                     wait_s = self.pulse(renewer)
                 except AAAError as error:
-                    log.warning("renewal failed, will try again: %s", error)
+                    message = "renewal failed, will try again: %s"
+                    tell(log, names.LOG_RENEW_FAILED, message, error, worker=self.worker)
                     wait_s = RETRY_SHARE * self._period_s()
-                except Exception:
-                    log.exception("renewal failed unexpectedly, will try again")
+                except Exception:  # noqa: BLE001 - told with its trace, and survived
+                    message = "renewal failed unexpectedly, will try again"
+                    tell(log, names.LOG_RENEW_BROKE, message, exc_info=True, worker=self.worker)
                     wait_s = RETRY_SHARE * self._period_s()
-                self._wake.wait(wait_s)
-            if renewer is not None:
+                confirm_s = min(1.0, self._block_limit_s / 2)
+                self._wake.wait(min(wait_s, confirm_s) if self._suspected else wait_s)
+            if renewer is not None and self._leave:
                 renewer.leave(self.worker)
         except Exception as error:  # noqa: BLE001 - leaving is a courtesy; the TTL does the rest
-            log.info("could not leave the membership: %s", error)
+            message = "could not leave the membership: %s"
+            tell(log, names.LOG_NOT_LEFT, message, error, worker=self.worker)
         finally:
             if renewer is not None:
                 renewer.close()
 
     def _blocked(self) -> bool:
         lag_s = self._clock.boot_s() - self._ticked_s
-        if lag_s <= self._block_limit_s:
+        # The first sight is a suspicion: after a sleep of the machine the loop needs a moment, too.
+        suspected, self._suspected = self._suspected, lag_s > self._block_limit_s
+        if not (suspected and self._suspected):
             return False
-        log.critical("the event loop has been blocked for %.1f s; renewing nothing more", lag_s)
+        message = "the event loop has been blocked for %.1f s; renewing nothing more"
+        tell(log, names.LOG_LOOP_BLOCKED, message, lag_s, worker=self.worker)
         if self._on_blocked is not None:
             self._on_blocked(lag_s)
         return True

@@ -15,6 +15,7 @@ from aaa.store.port import EventStore
 from aaa.store.sqlite import SQLiteEventStore
 from aaa.testing.clock import ManualClock
 from aaa.testing.harness import Harness, MemoryHarness
+from conformance.postgres_harness import PostgresHarness
 from conformance.redis_harness import RedisHarness
 
 Factory = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Harness]]
@@ -91,9 +92,20 @@ def redis_cluster(request: pytest.FixtureRequest) -> AbstractAsyncContextManager
     return _at(request.getfixturevalue("redis_cluster_url"))
 
 
+@asynccontextmanager
+async def postgres(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+    harness = PostgresHarness(request.getfixturevalue("postgres_url"))
+    await harness.store.open()
+    try:
+        yield harness
+    finally:
+        await harness.close()
+
+
 BACKENDS: dict[str, Factory] = {
     "memory": memory,
     "sqlite": sqlite,
+    "postgres": postgres,
     "redis": redis,
     "valkey": valkey,
     "redis-cluster": redis_cluster,

@@ -11,9 +11,14 @@ pytest.register_assert_rewrite("aaa.testing")
 from aaa.testing.conformance import CASES, Case  # noqa: E402
 from conformance.backends import BACKENDS  # noqa: E402
 
+PARAMS = [
+    pytest.param(case, id=case.name, marks=pytest.mark.guarantee(*case.guarantees))
+    for case in CASES
+]
+
 
 @pytest.mark.parametrize("backend", list(BACKENDS))
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", PARAMS)
 async def test_a_backend_answers_as_the_port_says(
     backend: str, case: Case, request: pytest.FixtureRequest
 ) -> None:

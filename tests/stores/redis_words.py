@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
@@ -52,15 +53,16 @@ def verdict(committed: port.Committed, kind: type[V]) -> V:
 class Wire:
     """Passes bytes between clients and a server, until it is told to lose the answers."""
 
-    def __init__(self, port_: int) -> None:
+    def __init__(self, port_: int, *, tls: ssl.SSLContext | None = None) -> None:
         self._to = port_
+        self._tls = tls
         self._lose = False
         self.lost = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Wire:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self._tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -72,7 +74,8 @@ class Wire:
     @property
     def url(self) -> str:
         assert self._server is not None
-        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
+        scheme = "rediss" if self._tls else "redis"
+        return f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
 
     def lose_the_next_answer(self) -> None:
         """What is asked still arrives; then the connection breaks instead of an answer."""

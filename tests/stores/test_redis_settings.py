@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +11,15 @@ import pytest
 import redis
 
 from aaa.errors import ConfigError, StoreUnavailable
+from aaa.store import port
 from aaa.store.redis import RedisEventStore
-from aaa.testing.scene import held
+from aaa.testing.scene import Scene, held
 from servers import RedisCluster, RedisServer, ReplicaPair
 from servers.process import HOST, Server, wait_until
 from servers.redis_server import Fsync
-from stores.redis_words import opened
+from stores.redis_words import Wire, opened
 
+TLS = Path(__file__).parent / "tls"
 DOC = Path(__file__).parents[2] / "docs" / "stores" / "redis.md"
 
 
@@ -126,6 +129,32 @@ async def test_replicas_without_waiting_are_said(replica_pair: ReplicaPair) -> N
         assert sum("failover" in warning for warning in warnings) == count
 
 
+async def test_tls_is_spoken_and_certificates_are_checked(
+    redis_server: RedisServer, redis_url: str
+) -> None:
+    redis_server.start().reset()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(TLS / "test-only.pem", TLS / "test-only.key")
+    async with Wire(redis_server.port, tls=tls) as wire:
+        async with opened(f"{wire.url}?ssl_ca_certs={TLS / 'test-only.pem'}") as s:
+            await s.call()
+            one = await s.take_one("w1")
+            assert (await s.pulse("w1", held(one))).lost_calls == ()
+            await s.close()
+        with pytest.raises(ConfigError, match="is not trusted"):
+            await RedisEventStore(wire.url).open()
+
+
+async def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    with RedisServer(settings={"unixsocket": str(path)}):
+        async with opened(f"redis:///0?socket={path}") as s:
+            await s.call()
+            one = await s.take_one("w1")
+            assert (await s.pulse("w1", held(one))).lost_calls == ()
+            await s.close()
+
+
 async def test_the_server_names_itself(valkey_url: str) -> None:
     store = RedisEventStore(valkey_url)
     assert (await store.open()).server.startswith("Valkey ")
@@ -223,21 +252,24 @@ async def test_sentinels_lead_to_the_master_that_takes_over(replica_pair: Replic
                 assert wait_until(lambda: watcher.sentinel_slaves("mymaster") != [])
             await asyncio.to_thread(replica_pair.primary.kill)
             async with asyncio.timeout(30):
-                while True:
-                    try:
-                        one = await s.take_one("w1")
-                        break
-                    except StoreUnavailable:
-                        await asyncio.sleep(0.05)
+                one = await _after_failover(s)
             assert one.request == request
             assert (await s.pulse("w1", held(one))).lost_calls == ()
             await s.close()
 
 
+async def _after_failover(s: Scene) -> port.Claimed:
+    while True:
+        try:
+            return await s.take_one("w1")
+        except StoreUnavailable:
+            await asyncio.sleep(0.05)
+
+
 def _owner_and_other(cluster: RedisCluster, slot: int) -> tuple[RedisServer, RedisServer]:
     with cluster.client() as client:
-        port = client.nodes_manager.get_node_from_slot(slot).port
-    (owner,) = (node for node in cluster.nodes if node.port == port)
+        number = client.nodes_manager.get_node_from_slot(slot).port
+    (owner,) = (node for node in cluster.nodes if node.port == number)
     return owner, next(node for node in cluster.nodes if node is not owner)
 
 

@@ -303,15 +303,17 @@ async def test_an_operation_that_raises_is_undone_alone(
 
     await commit(store, "bad", creates("bad"))
     monkeypatch.setattr(logic, "apply", raising)
-    bad = port.Append(run_id="bad", entries=(opens(tool_requested("bad")),))
+    timer = Entry(note("bad", ev.TIMER_SET, "t"), port.StartTimer('"t"', 1))  # written at once
+    bad = port.Append(run_id="bad", entries=(opens(tool_requested("bad")), timer))
     with pytest.raises(CorruptHistory, match="after everything"):
         await commit(store, "bad", bad, creates("bad", other=1))
     monkeypatch.setattr(logic, "apply", apply)
     assert len(await store.read("bad")) == 1
+    assert writing(store).execute("SELECT count(*) FROM timers").get == 0
     run = await store.run("bad")
     assert run is not None
     assert run.head.seq == 1
-    assert (await commit(store, "bad", bad)).verdicts[0].dups == (False,)  # type: ignore[union-attr]
+    assert (await commit(store, "bad", bad)).verdicts[0].dups == (False,) * 2  # type: ignore[union-attr]
 
 
 async def test_what_queues_up_is_committed_together(store: SQLiteEventStore, path: Path) -> None:
@@ -392,6 +394,23 @@ async def test_the_heartbeat_renews_while_the_event_loop_is_blocked(
     thread.join(BOUND_S)  # the loop does not turn meanwhile
     renewer.close()
     assert [beat.lost_calls for beat in beats] == [()]
+
+
+async def test_what_a_store_remembers_gives_way_to_what_another_has_written(
+    store: SQLiteEventStore, path: Path
+) -> None:
+    other = SQLiteEventStore(path, synchronous="off")
+    await other.open()
+    await commit(store, "run", creates("run"))
+    for number in range(3):
+        for writer in (other, store):
+            events = [note("run", ev.RUN_SUSPENDED, f"{number}.{id(writer)}")]
+            append = port.Append(run_id="run", entries=tuple(map(Entry, events)))
+            verdict = (await commit(writer, "run", append)).verdicts[0]
+            assert isinstance(verdict, port.Appended)
+            assert verdict.dups == (False,)
+    assert [event.seq for event in await store.read("run")] == list(range(1, 8))
+    await other.close()
 
 
 async def test_no_step_of_a_run_reads_a_whole_table(store: SQLiteEventStore) -> None:

@@ -63,9 +63,11 @@ class ToolLoop:
             return [fail(turn.failed, error=error, message=message)]
         if turn.reply is None or turn.completed is None:
             return []
+        if self.on_unknown == "wait" and state.unknown:
+            return []
         if len(turn.calls) < len(turn.reply.tool_calls):
             return list(self._requests(turn, turn.completed))
-        if state.open_calls or (self.on_unknown == "wait" and turn.unknown_calls):
+        if state.open_calls:
             return []
         return [self._after(turn, turn.completed, state)]
 

@@ -73,8 +73,8 @@ class RunState:
     open_calls: dict[str, CallState] = field(default_factory=dict)
     #: Calls whose effect is unknown and unresolved, by request id.
     unknown: dict[str, CallState] = field(default_factory=dict)
-    #: Intents in flight or of unknown effect → request id of the first (G21).
-    intents: dict[str, str] = field(default_factory=dict)
+    #: Intents in flight or of unknown effect → the requests that have them, first one first (G21).
+    intents: dict[str, list[str]] = field(default_factory=dict)
     #: Resolutions that ask for a retry and have not got their new request yet.
     retries: list[Event] = field(default_factory=list)
     timers_fired: list[Event] = field(default_factory=list)
@@ -175,7 +175,7 @@ def _tool_requested(state: RunState, event: Event) -> None:
     call = CallState(event, data["call_id"], data["name"], data["turn"], intent=data.get("intent"))
     state.calls[event.id] = state.open_calls[event.id] = call
     if call.intent is not None:
-        state.intents.setdefault(call.intent, event.id)
+        state.intents.setdefault(call.intent, []).append(event.id)
     if (retried := data.get("retry_of")) is not None:
         state.retries = [asked for asked in state.retries if asked.parent != retried]
     elif state.turn is not None and call.turn == state.turn.number:
@@ -222,8 +222,11 @@ def _told_later(call: CallState) -> str:
 
 
 def _forget_intent(state: RunState, call: CallState) -> None:
-    if call.intent is not None and state.intents.get(call.intent) == call.request.id:
-        del state.intents[call.intent]
+    having = state.intents.get(call.intent or "", [])
+    if call.request.id in having:
+        having.remove(call.request.id)
+        if not having:
+            del state.intents[call.intent or ""]
 
 
 def _approval_requested(state: RunState, event: Event) -> None:

@@ -11,12 +11,17 @@ timeout            ``ToolTimeout``, effect unknown               ``verify=``, el
 run cancelled      ``Cancelled``, effect unknown                 ``verify=``, else OutcomeUnknown
 drain's deadline   lease released: another attempt follows       ``verify=``, else OutcomeUnknown
 lost lease         ``aaa.tool.fenced``, or finished (G9)         the same
+its process died   lease released: another attempt follows       ``verify=``, else OutcomeUnknown
 =================  ============================================  ===============================
+
+A process that dies (``isolation="process"``: a crash, the kernel's memory killer) is a lost
+attempt like a lost worker's: the tool has raised nothing, and its effect is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -26,15 +31,20 @@ from typing import Any, Final
 from aaa import events as ev
 from aaa import ids
 from aaa.clock import Clock
-from aaa.errors import NotExecuted, OutcomeUnknown, ResultRejected
+from aaa.errors import NotExecuted, OutcomeError, OutcomeUnknown, ResultRejected
 from aaa.events import Event
 from aaa.lease import Lease
 from aaa.policy import Delivery, OnLostLease, ToolSettings
 from aaa.store.claims import UNKNOWN_TEXT
 from aaa.store.port import Claimed
 from aaa.tools import Done, NotDone, Tool, ToolContext, encode_result
+from aaa.tools.isolate import ProcessLost, run_isolated
+
+log = logging.getLogger("aaa.attempt")
 
 MAX_MESSAGE_CHARS: Final = 4_000
+#: Share of the time to stop after which a tool's process is killed instead of asked.
+POLITE_SHARE: Final = 0.5
 #: How long ``verify=`` may take, where the tool has no timeout of its own.
 VERIFY_TIMEOUT_S: Final = 30.0
 
@@ -79,18 +89,18 @@ class Attempt:
             arguments = self.tool.validate(data["arguments"])
         except Exception as error:  # noqa: BLE001 - the tool's schema changed since it was admitted
             return self._failed("NotExecuted", f"{self.tool.name} was not run: {error}")
-        task = asyncio.create_task(self.tool.call(arguments, ctx, executor=self.threads))
+        task = asyncio.create_task(self._call(arguments, ctx))
         try:
             reason = await self._watch(task, deadline_s)
             if reason == "done":
-                return self._outcome(task)
+                return await self._ended(task, arguments, ctx)
             cancellation.set()
             stopped = await self._stop(task)
         except asyncio.CancelledError:
             task.cancel()
             raise
-        if reason != "lost" and task.done() and not task.cancelled():
-            return self._outcome(task)  # it finished after all: what was obtained is settled (G6)
+        if reason != "lost" and _finished(task):
+            return self._outcome(task)  # what was obtained after all is settled (G6)
         return await self._interrupted(reason, arguments, ctx, stopped=stopped)
 
     async def verify(self) -> Ended:
@@ -98,6 +108,17 @@ class Attempt:
         arguments = self.tool.validate(self.claimed.request.data["arguments"])
         abandoned = self.claimed.delivery != Delivery.AT_MOST_ONCE
         return await self._ask(arguments, self._context(threading.Event(), None), abandoned)
+
+    async def _call(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+        if self.tool.isolation != "process":
+            return await self.tool.call(arguments, ctx, executor=self.threads)
+        return await run_isolated(
+            self.tool,
+            self.claimed.request.data["arguments"],
+            ctx,
+            grace_s=self.cancel_grace_s * POLITE_SHARE,
+            limit_bytes=self.result_limit_bytes,
+        )
 
     # -------------------------------------------------------------------- watching
 
@@ -137,7 +158,7 @@ class Attempt:
 
     async def _stop(self, task: asyncio.Task[Any]) -> bool:
         """Cancel the tool; whether it really ended. A thread can only be asked (G9)."""
-        if self.tool.is_async:
+        if self.tool.is_async or self.tool.isolation == "process":
             task.cancel()
         await asyncio.wait({task}, timeout=self.cancel_grace_s)
         if not task.done():
@@ -145,6 +166,20 @@ class Attempt:
         return task.done()
 
     # -------------------------------------------------------------------- outcomes
+
+    async def _ended(
+        self, task: asyncio.Task[Any], arguments: dict[str, Any], ctx: ToolContext
+    ) -> Ended:
+        error = None if task.cancelled() else task.exception()
+        if not isinstance(error, ProcessLost):
+            return self._outcome(task)
+        log.warning("run %s, call %s: %s", ctx.run_id, ctx.call_id, error)
+        if self.claimed.delivery == Delivery.AT_MOST_ONCE:
+            return await self._ask(arguments, ctx, abandoned=False)
+        if self.settings.guard.enabled:
+            return Ended(None)
+        # Nobody counts the attempts of an unguarded call: it could end its process for ever.
+        return self._failed("ExecutionAbandoned", f"{error}. It may have acted.", effect="unknown")
 
     def _outcome(self, task: asyncio.Task[Any]) -> Ended:
         try:
@@ -243,6 +278,16 @@ class Attempt:
             on_progress=self.on_progress,
             cancellation=cancellation,
         )
+
+
+def _finished(task: asyncio.Task[Any]) -> bool:
+    """Whether a tool that was asked to stop has said how it ended.
+
+    An exception of another kind may be what became of the cancellation itself: it says nothing.
+    """
+    if not task.done() or task.cancelled():
+        return False
+    return task.exception() is None or isinstance(task.exception(), OutcomeError)
 
 
 def _clean(message: str) -> str:

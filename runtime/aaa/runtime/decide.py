@@ -10,13 +10,13 @@ one that the log will have if the append is accepted, and must be thrown away if
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any, Final
 
 from aaa import events as ev
 from aaa import ids
-from aaa.algos import Algorithm, RunState
-from aaa.errors import AlgorithmError, CorruptHistory, InvalidArguments, NotExecuted
+from aaa.algos import Algorithm, CallState, RunState
+from aaa.errors import AlgorithmError, InvalidArguments, NotExecuted
 from aaa.events import Event
 from aaa.policy import Delivery, ToolSettings
 from aaa.store import port
@@ -30,8 +30,15 @@ LLM: Final = port.LLM_QUEUE + "model"
 DEADLINE: Final = "aaa.deadline"
 
 
-def decide(state: RunState, algorithm: Algorithm, tools: ToolHandler | None) -> list[Entry]:
+def decide(
+    state: RunState,
+    algorithm: Algorithm,
+    tools: ToolHandler | None,
+    begun: Set[str] = frozenset(),
+) -> list[Entry]:
     """The entries to append now, none if there is nothing to do.
+
+    ``begun`` names requests that are known to run although the log has no attempt of theirs.
 
     Raises :class:`AlgorithmError` if the algorithm raises or yields what it may not.
     """
@@ -39,10 +46,7 @@ def decide(state: RunState, algorithm: Algorithm, tools: ToolHandler | None) -> 
     before = -1
     while state.status == "open" and len(entries) > before:
         before = len(entries)
-        # Each entry is folded before the next is made: a turn's second call sees its first.
-        for entry in _step(state, algorithm, tools):
-            state.fold(entry.event.stored(state.seq + 1, 0))
-            entries.append(entry)
+        entries += _checked(state, algorithm, tools, begun)
         if len(entries) > MAX_STEPS:
             raise AlgorithmError(
                 f"algorithm {algorithm.name} of run {state.run_id} yields events without end"
@@ -50,9 +54,29 @@ def decide(state: RunState, algorithm: Algorithm, tools: ToolHandler | None) -> 
     return entries
 
 
-def _step(state: RunState, algorithm: Algorithm, tools: ToolHandler | None) -> Iterator[Entry]:
+def _checked(
+    state: RunState, algorithm: Algorithm, tools: ToolHandler | None, begun: Set[str]
+) -> Iterator[Entry]:
+    """Each entry is folded before the next is made: a turn's second call sees its first."""
+    try:
+        for entry in _step(state, algorithm, tools, begun):
+            state.fold(entry.event.stored(state.seq + 1, 0))
+            yield entry
+    except AlgorithmError:
+        raise
+    except Exception as error:
+        # The log itself was folded before: what does not fit is what the algorithm yielded.
+        raise AlgorithmError(
+            f"algorithm {algorithm.name} of run {state.run_id} yielded, at event {state.seq}, what "
+            f"cannot be appended: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _step(
+    state: RunState, algorithm: Algorithm, tools: ToolHandler | None, begun: Set[str]
+) -> Iterator[Entry]:
     if state.cancelling is not None:
-        yield from _cancel(state)
+        yield from _cancel(state, begun)
     elif state.suspended or state.parked is not None or state.last is None:
         return
     elif (timer := _deadline(state)) is not None:
@@ -63,7 +87,7 @@ def _step(state: RunState, algorithm: Algorithm, tools: ToolHandler | None) -> I
             yield from _retry(state, resolution, tools)
     else:
         for draft in _ask(state, algorithm):
-            yield from _admit(state, draft, algorithm, tools)
+            yield from _admit(state, draft, algorithm, tools, begun)
 
 
 def _ask(state: RunState, algorithm: Algorithm) -> list[Event]:
@@ -71,8 +95,6 @@ def _ask(state: RunState, algorithm: Algorithm) -> list[Event]:
         return []
     try:
         return list(algorithm.decide(state.last, state))
-    except CorruptHistory:
-        raise
     except Exception as error:
         raise AlgorithmError(
             f"algorithm {algorithm.name} of run {state.run_id} raised at event {state.seq}: "
@@ -81,7 +103,11 @@ def _ask(state: RunState, algorithm: Algorithm) -> list[Event]:
 
 
 def _admit(
-    state: RunState, draft: Event, algorithm: Algorithm, tools: ToolHandler | None
+    state: RunState,
+    draft: Event,
+    algorithm: Algorithm,
+    tools: ToolHandler | None,
+    begun: Set[str],
 ) -> Iterator[Entry]:
     if draft.run_id != state.run_id or draft.seq:
         raise AlgorithmError(f"algorithm {algorithm.name} yielded {draft!r}, which is not its own")
@@ -91,7 +117,7 @@ def _admit(
         case ev.TOOL_REQUESTED:
             yield from _admit_tool(state, draft, tools)
         case ev.RUN_COMPLETED | ev.RUN_FAILED:
-            yield from _not_executed(state, "the run has ended")
+            yield from _not_executed(state, "the run has ended", begun)
             yield Entry(draft, port.CloseRun(ev.ENDINGS[draft.type]))
         case ev.TIMER_SET:
             name, after_ms = draft.data["name"], draft.data["after_ms"]
@@ -144,9 +170,8 @@ def _open_tool(
     intent = _intent(tool, settings, data)
     if intent is not None:
         data["intent"] = intent
-        first = state.intents.get(intent)
-        if first is not None:
-            named = state.calls[first].call_id
+        if others := state.intents.get(intent):
+            named = state.calls[others[0]].call_id
             if tool.on_repeat != "ask":
                 message = (
                     f"This repeats call {named} of this run, whose effect is not known yet. It was "
@@ -285,10 +310,10 @@ def _retry(state: RunState, resolution: Event, tools: ToolHandler | None) -> Ite
     )
 
 
-def _cancel(state: RunState) -> Iterator[Entry]:
+def _cancel(state: RunState, begun: Set[str]) -> Iterator[Entry]:
     """Calls that have not begun are not executed; the run ends when none is left (L13)."""
-    unstarted = list(_not_executed(state, "the run was cancelled"))
-    last = all(call.attempts == 0 for call in state.open_calls.values())
+    unstarted = list(_not_executed(state, "the run was cancelled", begun))
+    last = all(_unstarted(call, begun) for call in state.open_calls.values())
     yield from unstarted
     if last and state.cancelling is not None:
         reason = state.cancelling.data.get("reason", "")
@@ -296,7 +321,11 @@ def _cancel(state: RunState) -> Iterator[Entry]:
         yield Entry(cancelled, port.CloseRun("cancelled"))
 
 
-def _not_executed(state: RunState, why: str) -> Iterator[Entry]:
+def _unstarted(call: CallState, begun: Set[str]) -> bool:
+    return call.attempts == 0 and call.request.id not in begun
+
+
+def _not_executed(state: RunState, why: str, begun: Set[str]) -> Iterator[Entry]:
     turn = state.turn
     if turn is not None and turn.reply is None and turn.failed is None:
         data = {"call_id": turn.request.data["call_id"], "turn": turn.number}
@@ -304,7 +333,7 @@ def _not_executed(state: RunState, why: str) -> Iterator[Entry]:
         failed = turn.request.named(ids.result_id(turn.request.id), ev.LLM_FAILED, data)
         yield Entry(failed, port.SettleUnstarted(turn.request.id))
     for call in list(state.open_calls.values()):
-        if call.attempts == 0:
+        if _unstarted(call, begun):
             message = f"{call.name} was not run: {why}."
             failed = _failed(call.request, "NotExecuted", message)
             yield Entry(failed, port.SettleUnstarted(call.request.id))

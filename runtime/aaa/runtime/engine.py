@@ -29,6 +29,7 @@ from aaa.errors import (
     RunConflict,
     RunDeleted,
     RunNotFound,
+    StoreUnavailable,
     StoreWentBack,
 )
 from aaa.events import Event
@@ -38,10 +39,12 @@ from aaa.llm import LLMHandler
 from aaa.runtime.attempt import Ended
 from aaa.runtime.decide import approval_requested
 from aaa.runtime.executor import Executor, Progress
+from aaa.runtime.observe import Observer
 from aaa.runtime.outcome import Outcome, Run, outcome_of
 from aaa.runtime.owner import Owner
 from aaa.store import open_store, port
 from aaa.store.port import Append, Beat, Claimed, EventStore, Offer, StoreInfo, Why
+from aaa.telemetry import Telemetry, names, tell
 from aaa.tools import ToolHandler
 
 log = logging.getLogger("aaa.engine")
@@ -59,7 +62,8 @@ class Engine:
     ``store`` is an :class:`EventStore` or a URL; the default keeps nothing after the process.
     ``worker`` names this incarnation; a restarted process needs another name, and gets one by
     default. ``concurrency`` bounds the calls in flight. ``worker_ttl_s`` is the TTL of the
-    worker's own lease and of its partitions. Attach handlers before runs are submitted.
+    worker's own lease and of its partitions. ``telemetry`` is by default what the process has set
+    up. Attach handlers before runs are submitted.
     """
 
     def __init__(
@@ -74,12 +78,16 @@ class Engine:
         loop_block_limit_s: float = 60.0,
         on_blocked: Callable[[float], None] | None = None,
         on_progress: Progress | None = None,
+        telemetry: Telemetry | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if not 1 <= concurrency <= 100_000:
             raise ConfigError(f"Engine: concurrency must be 1 to 100000, not {concurrency}")
-        self.store = _store(store)
         self.worker = worker or f"{socket.gethostname()}-{os.getpid()}-{clock.token()[:8]}"
+        self._observer = Observer(
+            telemetry or Telemetry.current(), _store(store), worker=self.worker, clock=clock
+        )
+        self.store = self._observer.store
         self.app = app
         self.drain_timeout_s = drain_timeout_s
         self.info: StoreInfo | None = None
@@ -94,12 +102,14 @@ class Engine:
             on_beat=self._on_beat,
             loop_block_limit_s=loop_block_limit_s,
             on_blocked=on_blocked,
+            on_tick=self._observer.on_tick,
         )
         self._executor = Executor(
             concurrency=concurrency,
             heartbeat=self._heartbeat,
             clock=clock,
             deliver=self,
+            observer=self._observer,
             on_free=self._on_free,
             on_progress=on_progress,
         )
@@ -109,6 +119,7 @@ class Engine:
             cluster=self._cluster,
             executor=self._executor,
             clock=clock,
+            observer=self._observer,
             on_closed=self._on_closed,
             on_term_lost=lambda app, partition: self._heartbeat.disown(partition, app),
         )
@@ -139,8 +150,9 @@ class Engine:
         """Open the store and begin to serve. Raises what :meth:`EventStore.open` raises."""
         self.info = await self.store.open()
         for warning in self.info.warnings if self.info.backend != "memory" else ():
-            log.warning("%s", warning)
+            tell(log, names.LOG_STORE_RISK, "%s", warning, worker=self.worker)
         self.store.on_wake(self._on_wake)
+        self._observer.watch_slots(lambda: self._executor.busy, self._executor.concurrency)
         self._running = True
         self._announce()
         self._heartbeat.start()
@@ -157,18 +169,21 @@ class Engine:
         try:
             await asyncio.wait_for(self._give_back(), timeout=5.0)
         except (TimeoutError, AAAError) as error:
-            log.warning("could not give everything back: %r; its leases will run out", error)
+            message = "could not give everything back: %r; its leases will run out"
+            tell(log, names.LOG_NOT_GIVEN_BACK, message, error, worker=self.worker)
         await self._heartbeat.stop()
         await self._end()
 
     async def kill(self) -> None:
         """End without a word to the store, as a crash would. For tests."""
         self._running = False
-        self._heartbeat._ending = True
-        self._heartbeat._wake.set()
+        for handle in self._due.values():
+            handle.cancel()
+        self._heartbeat.abandon()
         await self._end()
 
     async def _end(self) -> None:
+        self._observer.close()
         await self._executor.abandon()
         for task in list(self._visits.values()):
             task.cancel()
@@ -176,7 +191,9 @@ class Engine:
         await self._owner.close()
         await self._bus.close()
         for ending in self._endings.values():
-            ending.cancel()
+            if not ending.done():
+                ending.set_exception(StoreUnavailable("the engine has stopped; the run goes on"))
+                ending.exception()  # seen: nobody may be waiting
         await self.store.close()
 
     async def _give_back(self) -> None:
@@ -251,37 +268,48 @@ class Engine:
         run_id = check_run_id(run_id) if run_id is not None else f"run-{self._clock.token()}"
         app = self.serve(algorithm)
         create = new_run(run_id, app, algorithm, input, deadline_s=deadline_s)
-        partition = partition_of(run_id, self.store.partitions)
+        with self._observer.submitting(run_id, algorithm):
+            verdict = await self._create(create)
+        return _submitted(run_id, verdict)
+
+    async def _create(self, create: port.Create) -> port.Verdict:
+        app, partition = create.app, partition_of(create.run_id, self.store.partitions)
         if self._cluster.term(app, partition) is None and self._cluster.prefers(app, partition):
             await self._own(app, partition)
         if self._cluster.term(app, partition) is not None and self._running:
-            verdict: port.Verdict = await self._owner.create(create)
-        else:
-            verdict = (await self._bus.send(partition, [create])).verdicts[0]
-        return _submitted(run_id, verdict)
+            return await self._owner.create(create)
+        return (await self._bus.send(partition, [create])).verdicts[0]
 
     async def wait(self, run_id: str) -> Outcome:
-        """Wait until a run has ended, wherever it is driven. Raises :class:`RunNotFound`."""
+        """Wait until a run has ended, wherever it is driven.
+
+        Raises :class:`RunNotFound`, or :class:`RunDeleted`, also when it is deleted meanwhile.
+        """
         closing, wake = self._closing(run_id), asyncio.Event()
         self._wakes.add(wake)
         try:
+            happened = True
             while not closing.done():
                 wake.clear()
-                if not self._owner.drives(run_id) and (ending := await self._ending(run_id)):
+                # It may be deleted, or moved, without a word to its driver: look now and then.
+                ask = not happened or not self._owner.drives(run_id)
+                if ask and (ending := await self._ending(run_id)):
                     self._on_closed(run_id, ending)
                     break
-                await self._until(wake, closing)
+                happened = await self._until(wake, closing)
         finally:
             self._wakes.discard(wake)
         return outcome_of(await closing)
 
     async def _ending(self, run_id: str) -> Event | None:
-        info = await self.store.run(run_id)
+        info = await self._bus.run(run_id)
         if info is None:
             raise RunNotFound(f"run {run_id} is not in the store")
+        if info.deleted:
+            raise RunDeleted(f"run {run_id} was deleted")
         if info.status == "open":
             return None
-        events = await self.store.read(run_id)
+        events = await self._bus.read(run_id)
         return next((event for event in events if event.type in ev.ENDINGS), None)
 
     async def events(self, run_id: str) -> tuple[Event, ...]:
@@ -296,22 +324,27 @@ class Engine:
             while not ended:
                 wake.clear()
                 closing = self._closing(run_id)
-                for event in await self.store.read(run_id, after=after):
+                for event in await self._bus.read(run_id, after=after):
                     after = event.seq
                     ended = ended or event.type in ev.ENDINGS
                     yield event
-                if after == 0 and await self.store.run(run_id) is None:
+                info = await self._bus.run(run_id)
+                if info is None or info.deleted:
                     return
                 if not ended:
                     await self._until(wake, closing)
         finally:
             self._wakes.discard(wake)
 
-    async def _until(self, wake: asyncio.Event, closing: asyncio.Future[Event]) -> None:
+    async def _until(self, wake: asyncio.Event, closing: asyncio.Future[Event]) -> bool:
+        """Whether something has happened before it was time to look."""
         waiting = asyncio.ensure_future(wake.wait())
         either: set[asyncio.Future[Any]] = {waiting, closing}
         try:
-            await asyncio.wait(either, timeout=FOLLOW_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                either, timeout=FOLLOW_POLL_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            return bool(done)
         finally:
             waiting.cancel()
 
@@ -393,7 +426,7 @@ class Engine:
                 if partition not in self._again:
                     return
         except AAAError as error:
-            log.warning("partition %d: %s", partition, error)
+            self._tell(names.LOG_VISIT_FAILED, partition, "partition %d: %s", partition, error)
         finally:
             self._visits.pop(partition, None)
 
@@ -440,7 +473,8 @@ class Engine:
             case port.Refused(why=Why.TERM):
                 self._lost(app, partition)
             case port.Refused(why=Why.BEHIND):
-                log.critical("%s", StoreWentBack(_went_back(partition)))
+                error = StoreWentBack(_went_back(partition))
+                self._tell(names.LOG_STORE_WENT_BACK, partition, "%s", error)
 
     def _claimed(self, partition: int, app: str, claims: port.Claims, receipt: Receipt) -> None:
         for claimed in claims.claimed:
@@ -457,7 +491,7 @@ class Engine:
 
     async def _hold(self, partition: int, held: Claimed) -> None:
         """A ready call may not start without a (new) approval: ask a person."""
-        asked = await self.store.read(held.run_id)
+        asked = await self._bus.read(held.run_id)
         request = held.request
         again = sum(e.type == ev.APPROVAL_REQUESTED and e.parent == request.id for e in asked)
         digest = ids.digest_of(
@@ -468,6 +502,9 @@ class Engine:
         )
         entry = port.Entry(question, port.Hold(request.id))
         await self._bus.send(partition, [Append(run_id=held.run_id, entries=(entry,))])
+
+    def _tell(self, event: names.LogEvent, partition: int, message: str, *args: object) -> None:
+        tell(log, event, message, *args, partition=partition, worker=self.worker)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -505,6 +542,8 @@ class Engine:
     async def settle(self, claimed: Claimed, ended: Ended, *, fence: bool) -> None:
         """Take an attempt's outcome to the store, with the next decision if the run is ours."""
         partition = partition_of(claimed.run_id, self.store.partitions)
+        if ended.outcome is None and not ended.stopped:
+            return  # it may still be acting here: its lease is left to run out
         if ended.outcome is None:
             release = port.Release(
                 run_id=claimed.run_id,
@@ -513,6 +552,7 @@ class Engine:
                 worker=self.worker,
             )
             await self._bus.send(partition, [release])
+            self._visit_soon(partition)  # the next attempt need not wait for a beat
             return
         if ended.fenced:
             entry = port.Entry(ended.outcome)
@@ -537,9 +577,9 @@ class Engine:
     async def _app_of(self, run_id: str, partition: int) -> str | None:
         """The app of a run, if this worker owns its partition; every claim is of one it serves."""
         owned = [app for app in self._owner.algorithms if self._cluster.term(app, partition)]
-        if len(owned) == 1:
+        if len(owned) == len(self._owner.algorithms) == 1:
             return owned[0]
-        info = await self.store.run(run_id) if owned else None
+        info = await self._bus.run(run_id) if owned else None
         return info.app if info is not None and info.app in owned else None
 
     async def conversation(self, claimed: Claimed) -> tuple[RunState, str | None]:
@@ -548,7 +588,7 @@ class Engine:
         state = self._owner.state_of(claimed.run_id)
         if state is None or state.turn is None or state.turn.request.id != request.id:
             state = RunState(claimed.run_id)
-            for event in await self.store.read(claimed.run_id, limit=request.seq):
+            for event in await self._bus.read(claimed.run_id, limit=request.seq):
                 state.fold(event)
         if state.root is None:
             raise CorruptHistory(f"run {claimed.run_id} has no beginning")
@@ -617,4 +657,4 @@ def _went_back(partition: int) -> str:
 
 def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("%s", error)
+        tell(log, names.LOG_TASK_FAILED, "%s", error)

@@ -20,15 +20,19 @@ from aaa.errors import ModelError
 from aaa.events import Event
 from aaa.lease import Heartbeat, Lease
 from aaa.llm import Conversation, LLMHandler, ModelRequest, ToolSpec
-from aaa.policy import GuardConfig, ToolSettings
+from aaa.policy import Delivery, GuardConfig, ToolSettings
 from aaa.runtime.attempt import Attempt, Ended
+from aaa.runtime.observe import Observer
 from aaa.store import port
 from aaa.store.port import Claimed, HeldCall, ToolTerms
+from aaa.telemetry import names, tell
 from aaa.tools import ToolHandler
 
 log = logging.getLogger("aaa.executor")
 
 DEFAULT = GuardConfig()
+#: How often a draining worker looks whether its last offers have been answered.
+_OFFER_POLL_S = 0.01
 Progress = Callable[[str, str, str, float | None], None]
 
 
@@ -52,6 +56,7 @@ class Executor:
         heartbeat: Heartbeat,
         clock: Clock,
         deliver: Deliver,
+        observer: Observer,
         on_free: Callable[[], None],
         on_progress: Progress | None = None,
     ) -> None:
@@ -61,6 +66,7 @@ class Executor:
         #: Calls that could not be stopped; a worker with one must be replaced (G9).
         self.unstoppable: list[str] = []
         self._heartbeat, self._clock, self._deliver = heartbeat, clock, deliver
+        self._observer = observer
         self._on_free, self._on_progress = on_free, on_progress
         self._running: dict[tuple[str, str, int, str], asyncio.Task[None]] = {}
         self._leases: dict[tuple[str, str, int, str], Lease] = {}
@@ -77,7 +83,14 @@ class Executor:
 
         A call that has ended and is being settled takes no slot: its settle may claim the next.
         """
+        if self.unstoppable:
+            return 0  # a worker in which a tool cannot be stopped claims nothing more (G9)
         return max(0, self.concurrency - self._busy - self._reserved)
+
+    @property
+    def busy(self) -> int:
+        """Slots in which a call is running."""
+        return self._busy
 
     def reserve(self, wanted: int) -> int:
         """Promise up to ``wanted`` slots to an offer; give them back with :meth:`unreserve`."""
@@ -130,7 +143,7 @@ class Executor:
         self._busy += 1
         task = asyncio.create_task(self._run(claimed, lease))
         self._running[key] = task
-        task.add_done_callback(lambda done: self._done(key, lease, done))
+        task.add_done_callback(lambda done: self._done(key, claimed, lease, done))
 
     def stop_run(self, run_id: str) -> None:
         """Tell the running calls of a run that it is being cancelled."""
@@ -140,8 +153,14 @@ class Executor:
 
     async def drain(self, timeout_s: float) -> None:
         """Let running calls finish; at the deadline, end each by its delivery policy."""
-        if self._running:
-            await asyncio.wait(list(self._running.values()), timeout=timeout_s)
+        until_s = self._clock.boot_s() + timeout_s
+        # What an offer on its way brings back has begun, and is waited for as well.
+        while (self._running or self._reserved) and self._clock.boot_s() < until_s:
+            left_s = until_s - self._clock.boot_s()
+            if self._running:
+                await asyncio.wait(list(self._running.values()), timeout=left_s)
+            else:
+                await asyncio.sleep(min(left_s, _OFFER_POLL_S))
         for lease in list(self._leases.values()):
             lease.tell("drain")
         if self._running:
@@ -156,20 +175,44 @@ class Executor:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _done(self, key: tuple[str, str, int, str], lease: Lease, task: asyncio.Task[None]) -> None:
+    def _done(
+        self,
+        key: tuple[str, str, int, str],
+        claimed: Claimed,
+        lease: Lease,
+        task: asyncio.Task[None],
+    ) -> None:
         self._running.pop(key, None)
         self._leases.pop(key, None)
         self._heartbeat.release(lease)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("call %s of run %s: %r", key[1], key[0], error)
+            message = "call %s of run %s: %r"
+            tell(
+                log,
+                names.LOG_CALL_BROKE,
+                message,
+                key[1],
+                key[0],
+                error,
+                run_id=claimed.run_id,
+                call_id=claimed.request.data.get("call_id"),
+                attempt=claimed.attempt,
+                worker=self._heartbeat.worker,
+            )
         self._on_free()
 
     async def _run(self, claimed: Claimed, lease: Lease) -> None:
         try:
-            if claimed.request.type == ev.LLM_REQUESTED:
-                ended, fence = await self._until_stopped(self._ask_model(claimed), lease), True
+            if not await lease.trusted(self._clock):
+                ended, fence = _not_begun(claimed), True
             else:
-                ended, fence = await self._run_tool(claimed, lease)
+                with self._observer.attempting(claimed, self.model) as step:
+                    if claimed.request.type == ev.LLM_REQUESTED:
+                        asked = self._ask_model(claimed)
+                        ended, fence = await self._until_stopped(asked, lease), True
+                    else:
+                        ended, fence = await self._run_tool(claimed, lease)
+                    step.ended(ended)
         finally:
             self._busy -= 1
         if not ended.stopped:
@@ -265,6 +308,22 @@ def _terms(settings: ToolSettings) -> ToolTerms:
         guarded=guard.enabled,
         needs_approval=settings.requires_approval,
     )
+
+
+def _not_begun(claimed: Claimed) -> Ended:
+    """The lease was gone before the attempt began: give it back, or say that nothing was done."""
+    request = claimed.request
+    once = claimed.delivery == Delivery.AT_MOST_ONCE and claimed.job == "run"
+    if request.type == ev.LLM_REQUESTED or not once:
+        return Ended(None)
+    data = {
+        "attempt": claimed.attempt,
+        "call_id": request.data["call_id"],
+        "error": "NotExecuted",
+        "message": f"{request.data['name']} was not run: its lease had ended before it could begin.",
+        "name": request.data["name"],
+    }
+    return Ended(request.named(ids.result_id(request.id), ev.TOOL_FAILED, data))
 
 
 def _model_failed(request: Event, id_: str, turn: dict[str, Any], kind: str, message: str) -> Event:

@@ -19,13 +19,15 @@ from aaa.algos import Algorithm, RunState
 from aaa.bus import Bus, Receipt
 from aaa.clock import Clock
 from aaa.cluster import Cluster
-from aaa.errors import AAAError, AlgorithmError, CorruptHistory
+from aaa.errors import AAAError, AlgorithmError, CorruptHistory, StoreUnavailable
 from aaa.events import Event
 from aaa.ids import partition_of
 from aaa.runtime.decide import decide
 from aaa.runtime.executor import Executor
+from aaa.runtime.observe import Observer
 from aaa.store import port
 from aaa.store.port import Append, Appended, Create, EventStore, Head, Offer, Settle, Settled, Why
+from aaa.telemetry import names, tell
 
 log = logging.getLogger("aaa.owner")
 
@@ -50,6 +52,10 @@ class OwnedRun:
     poked: bool = False
     head: Head | None = None
     errors: int = 0
+    #: Calls that run without an attempt record: the log does not show that they have begun (G18).
+    #: So found at this head; when the log moves, one of them may have settled: try again.
+    begun: set[str] = field(default_factory=set)
+    begun_at: Head | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -64,13 +70,15 @@ class Owner:
         cluster: Cluster,
         executor: Executor,
         clock: Clock,
+        observer: Observer,
         on_closed: Callable[[str, Event], None],
         on_term_lost: Callable[[str, int], None],
     ) -> None:
         self._store, self._bus, self._cluster = store, bus, cluster
-        self._executor, self._clock = executor, clock
+        self._executor, self._clock, self._observer = executor, clock, observer
         self._on_closed, self._on_term_lost = on_closed, on_term_lost
-        self._runs: dict[str, OwnedRun] = {}
+        #: By (app, run id): a run that is submitted to a newer version stays the older one's (L11).
+        self._runs: dict[tuple[str, str], OwnedRun] = {}
         self.algorithms: dict[str, Algorithm] = {}
         self.draining = False
 
@@ -101,18 +109,23 @@ class Owner:
 
     def drives(self, run_id: str) -> bool:
         """Whether this worker has the run at hand, and will hear of its end."""
-        return run_id in self._runs
+        owned = self._find(run_id)
+        return owned is not None and self._cluster.term(owned.app, owned.partition) is not None
 
     def state_of(self, run_id: str) -> RunState | None:
         """The folded state, if it is here."""
-        owned = self._runs.get(run_id)
+        owned = self._find(run_id)
         return owned.state if owned is not None else None
+
+    def _find(self, run_id: str) -> OwnedRun | None:
+        found = (self._runs.get((app, run_id)) for app in self.algorithms)
+        return next((owned for owned in found if owned is not None), None)
 
     def forget(self, app: str, partition: int) -> None:
         """The partition is another's: what is folded here is of no use any more."""
         for owned in list(self._runs.values()):
             if owned.app == app and owned.partition == partition and owned.task is None:
-                del self._runs[owned.run_id]
+                del self._runs[app, owned.run_id]
 
     async def close(self) -> None:
         """Stop driving."""
@@ -127,12 +140,12 @@ class Owner:
             await asyncio.wait(tasks)
 
     def _owned(self, run_id: str, app: str) -> OwnedRun:
-        owned = self._runs.pop(run_id, None)
+        owned = self._runs.pop((app, run_id), None)
         if owned is None:
             partition = partition_of(run_id, self._store.partitions)
             owned = OwnedRun(run_id, app, partition, self.algorithms[app])
             self._evict()
-        self._runs[run_id] = owned  # newest last: the first idle one is the first to go
+        self._runs[app, run_id] = owned  # newest last: the first idle one is the first to go
         return owned
 
     def _evict(self) -> None:
@@ -140,7 +153,7 @@ class Owner:
             idle = next((run for run in self._runs.values() if run.task is None), None)
             if idle is None:
                 return
-            del self._runs[idle.run_id]
+            del self._runs[idle.app, idle.run_id]
 
     def _drive(self, owned: OwnedRun) -> None:
         if owned.task is None:
@@ -158,9 +171,16 @@ class Owner:
                     await self._algorithm_failed(owned, error)
                 except CorruptHistory as error:
                     await self._set_aside(owned, error)
+        except asyncio.CancelledError:
+            _fail(owned, StoreUnavailable("the engine has stopped"))
+            raise
         except AAAError as error:
-            log.error("run %s: %s", owned.run_id, error)  # noqa: TRY400 - a sentence, no trace
-            self._runs.pop(owned.run_id, None)
+            self._tell(names.LOG_RUN_STUCK, owned, "run %s: %s", owned.run_id, error)
+            self._runs.pop((owned.app, owned.run_id), None)
+            _fail(owned, error)
+        except Exception as error:
+            log.exception("run %s", owned.run_id)
+            self._runs.pop((owned.app, owned.run_id), None)
             _fail(owned, error)
         finally:
             owned.task = None
@@ -173,9 +193,14 @@ class Owner:
             if owned.state is None and creates:
                 owned.state = _begin(creates[0][0])
             state = owned.state = await self._load(owned)
-            foreseen = True
-            for settle, _ in settles:
-                foreseen = _fold_settle(state, settle) and foreseen
+            if state.ending is not None and not operations and not settles:
+                self._runs.pop((owned.app, owned.run_id), None)  # somebody has ended it
+                self._on_closed(owned.run_id, state.ending)
+                return
+            foreseen = all(_certain(state, settle) for settle, _ in settles)
+            if foreseen:
+                for settle, _ in settles:
+                    state.fold(settle.outcome.stored(state.seq + 1, 0))
             operations += [settle for settle, _ in settles]
             append = self._decision(owned, state) if foreseen else None
             if append is not None:
@@ -188,17 +213,17 @@ class Owner:
             owned.state = None
             owned.creates, owned.settles = creates + owned.creates, settles + owned.settles
             raise
-        self._heard(owned, creates, settles, receipt)
-        if append is None:
+        self._heard(owned, creates, settles, receipt, fold=not foreseen)
+        if append is None and foreseen:
             owned.state = None
-            owned.poked = owned.poked or not foreseen
+        owned.poked = owned.poked or not foreseen
 
     async def _load(self, owned: OwnedRun) -> RunState:
         state = owned.state or RunState(owned.run_id)
         head, owned.head = owned.head, None
         if state.seq == 0 or (head is not None and head.seq > state.seq):
             try:
-                for event in await self._store.read(owned.run_id, after=state.seq):
+                for event in await self._bus.read(owned.run_id, after=state.seq):
                     state.fold(event)
             except BaseException:
                 owned.state = None
@@ -207,11 +232,19 @@ class Owner:
 
     def _decision(self, owned: OwnedRun, state: RunState) -> Append | None:
         term = self._cluster.term(owned.app, owned.partition)
-        if term is None or state.last is None:
+        if term is None or state.last is None or state.root is None:
             return None
+        if state.root.data.get("app") != owned.app:
+            return None  # pinned to another version, which a term of this one says nothing about
         at = Head(state.seq, state.last.id)
+        if owned.begun_at != at:
+            owned.begun.clear()
         was_open = state.status == "open"
-        entries = decide(state, owned.algorithm, self._executor.tools) if was_open else []
+        entries: list[port.Entry] = []
+        if was_open:
+            with self._observer.deciding(state, owned.algorithm) as step:
+                entries = decide(state, owned.algorithm, self._executor.tools, owned.begun)
+                step.decided(len(entries))
         opened = sum(isinstance(entry.effect, port.OpenCall) for entry in entries)
         return Append(
             run_id=owned.run_id,
@@ -241,16 +274,17 @@ class Owner:
         reserved = append.offer.limit if append is not None and append.offer is not None else 0
         try:
             receipt = await self._bus.send(owned.partition, operations)
-            if append is not None:
-                self._appended(owned, receipt)
+            begun = isinstance(operations[0], Create) and _anothers(owned, receipt.verdicts[0])
+            if append is not None and not begun:
+                self._appended(owned, append, receipt)
             return receipt
         finally:
             self._executor.unreserve(reserved)
 
-    def _appended(self, owned: OwnedRun, receipt: Receipt) -> None:
+    def _appended(self, owned: OwnedRun, append: Append, receipt: Receipt) -> None:
         verdict, state = receipt.verdicts[-1], owned.state
         if isinstance(verdict, port.Refused):
-            self._refused(owned, verdict.why)
+            self._refused(owned, append, verdict.why)
             return
         if not isinstance(verdict, Appended) or state is None:
             raise AssertionError(f"unexpected verdict {verdict!r}")
@@ -263,7 +297,7 @@ class Owner:
             owned.state, owned.poked = None, True
         for claimed in verdict.claimed:
             self._executor.start(claimed, partition=owned.partition, sent_s=receipt.sent_s)
-        if any(verdict.dups) and owned.state is None:
+        if any(verdict.dups) and owned.state is None and not receipt.again:
             raise AlgorithmError(
                 f"algorithm {owned.algorithm.name} of run {owned.run_id} yields events again that "
                 "stand in the log already; it must look at the state first"
@@ -271,19 +305,28 @@ class Owner:
         if state.cancelling is not None:
             self._executor.stop_run(owned.run_id)
         if state.ending is not None and owned.state is not None:
-            self._runs.pop(owned.run_id, None)
+            self._runs.pop((owned.app, owned.run_id), None)
             self._on_closed(owned.run_id, state.ending)
 
-    def _refused(self, owned: OwnedRun, why: Why) -> None:
+    def _refused(self, owned: OwnedRun, append: Append, why: Why) -> None:
         """The decision did not happen: what was folded ahead is not so."""
         owned.state = None
+        if why is Why.STARTED:
+            # Of calls without a record only the store knows; they will settle by themselves.
+            owned.begun_at = append.at
+            owned.begun |= {
+                entry.effect.request_id
+                for entry in append.entries
+                if isinstance(entry.effect, port.SettleUnstarted)
+            }
         if why is Why.TERM:
             self._cluster.lost(owned.app, owned.partition)
             self._on_term_lost(owned.app, owned.partition)
-        elif why in (Why.MOVED, Why.STARTED, Why.SETTLED):
+        elif why in (Why.MOVED, Why.STARTED, Why.SETTLED, Why.CLOSED):
             owned.poked = True
         else:
-            log.info("run %s: decision refused (%s)", owned.run_id, why)
+            message = "run %s: decision refused (%s)"
+            self._tell(names.LOG_DECISION_REFUSED, owned, message, owned.run_id, why)
 
     def _heard(
         self,
@@ -291,29 +334,41 @@ class Owner:
         creates: list[tuple[Create, asyncio.Future[Appended | port.Refused]]],
         settles: list[tuple[Settle, asyncio.Future[None]]],
         receipt: Receipt,
+        *,
+        fold: bool = False,
     ) -> None:
+        """Tell who waits. ``fold``: what was applied has not been folded ahead."""
         verdicts = iter(receipt.verdicts)
         for _, reply in creates:
             verdict = next(verdicts)
             if not isinstance(verdict, Appended) or verdict.dups[0]:
                 owned.state = None  # another run's, or one that has a history already
                 owned.poked = isinstance(verdict, Appended)
+            if _anothers(owned, verdict):
+                owned.poked = False  # it was begun under another version, and is left alone (L11)
+                self._runs.pop((owned.app, owned.run_id), None)
             if not reply.done() and isinstance(verdict, Appended | port.Refused):
                 reply.set_result(verdict)
         for settle, done in settles:
             verdict = next(verdicts)
             if not (isinstance(verdict, Settled) and verdict.verdict == "applied"):
-                _tell_settle(settle, verdict)
+                _tell_settle(settle, verdict, self._cluster.worker)
                 owned.state, owned.poked = None, True
+            elif fold:
+                _fold_settled(owned, verdict)
             if not done.done():
                 done.set_result(None)
 
     # ----------------------------------------------------------------- what can go wrong
 
+    def _tell(self, event: names.LogEvent, owned: OwnedRun, message: str, *args: object) -> None:
+        tell(log, event, message, *args, run_id=owned.run_id, worker=self._cluster.worker)
+
     async def _algorithm_failed(self, owned: OwnedRun, error: AlgorithmError) -> None:
         owned.errors += 1
         owned.state, owned.poked = None, True
-        log.warning("%s (%d of %d)", error, owned.errors, MAX_ALGORITHM_ERRORS)
+        said = (error, owned.errors, MAX_ALGORITHM_ERRORS)
+        self._tell(names.LOG_ALGORITHM_FAILED, owned, "%s (%d of %d)", *said)
         await self._send_undecided(owned)
         if owned.errors < MAX_ALGORITHM_ERRORS:
             return
@@ -341,9 +396,10 @@ class Owner:
 
     async def _set_aside(self, owned: OwnedRun, error: CorruptHistory) -> None:
         """Leave a run alone that cannot be read; the partition goes on."""
-        log.error("%s; the run is left alone until it is repaired", error)
+        message = "%s; the run is left alone until it is repaired"
+        self._tell(names.LOG_RUN_CORRUPT, owned, message, error)
         await self._send_undecided(owned)
-        info = await self._store.run(owned.run_id)
+        info = await self._bus.run(owned.run_id)
         term = self._cluster.term(owned.app, owned.partition)
         if info is not None and term is not None and info.status == "open":
             # Moves the cursor only, so that the run does not stand before others.
@@ -360,7 +416,7 @@ class Owner:
                 ],
             )
         owned.state, owned.poked = None, False
-        self._runs.pop(owned.run_id, None)
+        self._runs.pop((owned.app, owned.run_id), None)
 
     async def _send_undecided(self, owned: OwnedRun) -> None:
         """Store what has happened, whatever the algorithm makes of it."""
@@ -381,29 +437,51 @@ def _begin(create: Create) -> RunState:
     return state
 
 
-def _fold_settle(state: RunState, settle: Settle) -> bool:
-    """Fold ahead what the settle will append; ``False`` if that cannot be foreseen."""
-    request_id = settle.request_id
-    if settle.outcome.type in (ev.LLM_COMPLETED, ev.LLM_FAILED):
-        turn = state.turn
-        expected = turn is not None and turn.request.id == request_id and turn.reply is None
+def _certain(state: RunState, settle: Settle) -> bool:
+    """Whether the decision may be sent along with this settle, on a state folded ahead.
+
+    Only if a log in which the settle was not applied cannot have the same head: another outcome
+    of R stands under the same id. A tool call with an attempt record leaves a trace then (a newer
+    attempt, a stale result); models and unguarded calls leave none, and are decided on afterwards.
+    """
+    call = state.open_calls.get(settle.request_id)
+    return state.status == "open" and call is not None and call.attempts == settle.attempt
+
+
+def _fold_settled(owned: OwnedRun, settled: Settled) -> None:
+    """Go on from what was stored, unless something else came between."""
+    state, event = owned.state, settled.event
+    if state is None or event is None:
+        return
+    if event.seq == state.seq + 1:
+        state.fold(event)
     else:
-        call = state.open_calls.get(request_id)
-        expected = call is not None and call.attempts in (0, settle.attempt)
-    if expected and state.status == "open":
-        state.fold(settle.outcome.stored(state.seq + 1, 0))
-        return True
-    return False
+        owned.state = None
 
 
-def _tell_settle(settle: Settle, verdict: port.Verdict) -> None:
+def _anothers(owned: OwnedRun, verdict: port.Verdict) -> bool:
+    """Whether the run that was to be created is there already, pinned to another app (L11)."""
+    if not isinstance(verdict, Appended) or not (verdict.dups and verdict.dups[0]):
+        return False
+    roots = [event for event in verdict.events if event.type == ev.RUN_REQUESTED]
+    # The same input under the same app has the same first event (L4).
+    return not any(root.data.get("app") == owned.app for root in roots)
+
+
+def _tell_settle(settle: Settle, verdict: port.Verdict, worker: str) -> None:
     what = verdict.verdict if isinstance(verdict, Settled) else verdict
-    log.info(
+    tell(
+        log,
+        names.LOG_SETTLE_VERDICT,
         "run %s: outcome of attempt %d of %s: %s",
         settle.run_id,
         settle.attempt,
         settle.request_id[:12],
         what,
+        run_id=settle.run_id,
+        call_id=settle.outcome.data.get("call_id"),
+        attempt=settle.attempt,
+        worker=worker,
     )
 
 

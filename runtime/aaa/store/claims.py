@@ -193,6 +193,8 @@ def _start(
 ) -> None:
     """Lease the call and begin an attempt (or ask ``verify=``). The caller saves the run."""
     call.delivery, call.cap = in_force(call, terms)
+    # A call that began with a record keeps having one (G22).
+    call.guarded = terms.guarded or (call.attempt > 0 and call.guarded)
     call.take(Step.VERIFY if verify else Step.START)
     call.holder, call.nonce = offer.worker, offer.nonce
     call.lease_ttl_ms = terms.lease_ttl_ms
@@ -201,10 +203,9 @@ def _start(
         call.verifies += 1
     else:
         call.attempt += 1
-        call.guarded = terms.guarded
         if call.approval == "granted":
             call.approval = "used"
-        if terms.guarded and call.queue.startswith(port.TOOL_QUEUE):
+        if call.guarded and call.queue.startswith(port.TOOL_QUEUE):
             _record_start(rows, run, call, terms.policy, offer.worker)
     rows.save_call(call)
 

@@ -215,7 +215,7 @@ class MemoryEventStore:
         )
 
     async def close(self) -> None:
-        self._wakes.clear()
+        """Nothing to free: other engines may still be at work on the same instance."""
 
     async def commit(
         self, partition: int, operations: Sequence[Operation], *, seen: int = 0
@@ -224,7 +224,8 @@ class MemoryEventStore:
         with self._lock:
             logic.check_mark(rows, seen)
             verdicts = tuple(logic.apply(rows, operation) for operation in operations)
-            mark, hot = rows.meta().mark, rows.hot()
+            mark = rows.meta().mark
+            hot = rows.hot() and any(map(port.stirs, operations, verdicts))
         if hot:
             self._wake(partition)
         return Committed(verdicts, mark, hot)
@@ -249,6 +250,7 @@ class MemoryEventStore:
         return select(map(run_info, rows), status=status, app=app, limit=limit)
 
     def on_wake(self, wake: Wake) -> None:
+        self._wakes = [each for each in self._wakes if not each[0].is_closed()]
         self._wakes.append((asyncio.get_running_loop(), wake))
 
     def renewer(self) -> _MemoryRenewer:

@@ -373,12 +373,21 @@ Verdict = Refused | Appended | Claims | Settled | Owned | Busy | Taken | Done
 class Committed:
     """The verdicts, in order, and the partition's high-water mark after the batch (G23).
 
-    ``hot``: the batch has left unfolded runs or ready calls in the partition.
+    ``hot``: unfolded runs or ready calls are left in the partition, and the batch has stirred it.
     """
 
     verdicts: tuple[Verdict, ...]
     mark: int
     hot: bool = False
+
+
+def stirs(operation: Operation, verdict: Verdict) -> bool:
+    """Whether an operation can have made something ready. Looking for work is no news of work:
+    a worker that is woken by a claim that took nothing would claim again, for ever.
+    """
+    if isinstance(operation, Claim):
+        return isinstance(verdict, Claims) and bool(verdict.settled_runs)
+    return not isinstance(operation, Own | Take)
 
 
 # -------------------------------------------------------------------------------------- renewal

@@ -83,7 +83,7 @@ class SQLiteRenewer:
     def _renew(self, connection: apsw.Connection, pulse: Pulse, partition: int) -> PartitionBeat:
         held = SQLiteRows(connection, partition, self._clock)
         beat = renewal.renew(held, replace(pulse, apps=()), partition)
-        held.flush()
+        held.end()
         return beat
 
     def _look(self, connection: apsw.Connection, app: str, beats: dict[int, PartitionBeat]) -> None:

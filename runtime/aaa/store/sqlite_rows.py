@@ -1,8 +1,9 @@
 """The rows of one partition in SQLite, as :mod:`aaa.store.logic` wants them.
 
-Objects live as long as the transaction: what was read once is not read again, and what was changed
-is written when the operation ends (:meth:`SQLiteRows.flush`) or a query needs it. After a rollback
-to a savepoint the object is thrown away (:meth:`SQLiteRows.forget`).
+What was read once is not read again, and what was changed is written when the operation ends
+(:meth:`SQLiteRows.end`) or when a query needs it. An operation that raises before its first write
+has touched nothing; one that has written before its end is undone to a savepoint. Runs and calls
+may be remembered from one transaction to the next while nobody else has written to the file.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _CALL_CHANGES: Final = (
 EVENT_COLUMNS: Final = "run_id, seq, id, type, parent, time, schema, raw"
 #: More than one commit can ever make dirty: keeps the order of runs across commits.
 _ORDERS_A_MARK: Final = 1 << 20
+#: How many runs, and how many calls, of a partition are remembered between transactions.
+_REMEMBERED: Final = 64
 
 
 def _upsert(table: str, columns: str, changes: str, key: str) -> str:
@@ -106,11 +109,12 @@ class SQLiteRows:
         self._execute = connection.execute
         self._meta: Meta | None = None
         self._order = 0
+        self._saved = False
         self.stirred = False
         self.forget()
 
     def forget(self) -> None:
-        """Drop what is remembered of runs, calls and events: the savepoint was rolled back."""
+        """Drop what is remembered of runs, calls and events."""
         self._runs: dict[str, Run | None] = {}
         self._dirty_at: dict[str, int] = {}
         self._calls: dict[tuple[str, str], Call | None] = {}
@@ -119,8 +123,34 @@ class SQLiteRows:
         self._changed_calls: dict[tuple[str, str], Call] = {}
         self._new_events: list[Event] = []
 
+    def undo(self) -> None:
+        """The operation has raised: nothing of it stays."""
+        if self._saved:
+            self._execute("ROLLBACK TO operation")
+            self._execute("RELEASE operation")
+            self._saved = False
+        self.forget()
+
+    def end(self) -> None:
+        """The operation has succeeded: write what it changed. Only SQLite itself can fail here."""
+        self._write()
+        if self._saved:
+            self._execute("RELEASE operation")
+            self._saved = False
+
     def flush(self) -> None:
-        """Write what has changed."""
+        """Write what has changed so far, so that a query sees it."""
+        if self._new_events or self._changed_runs or self._changed_calls:
+            self._save()
+            self._write()
+
+    def _save(self) -> None:
+        """Before the first write in the middle of an operation: what it would be undone to."""
+        if not self._saved:
+            self._execute("SAVEPOINT operation")
+            self._saved = True
+
+    def _write(self) -> None:
         if self._new_events:
             self._connection.executemany(
                 f"INSERT INTO events ({EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
@@ -145,6 +175,10 @@ class SQLiteRows:
             "mark = excluded.mark, behind = excluded.behind, stirs = stirs + excluded.stirs",
             (self._partition, meta.mark, meta.behind, int(self.stirred)),
         )
+        self.stirred = False
+        if len(self._runs) > _REMEMBERED or len(self._calls) > _REMEMBERED:
+            self.forget()
+        self._events.clear()
 
     def now_ms(self) -> int:
         return int(self._clock.boot_s() * 1000)
@@ -194,7 +228,8 @@ class SQLiteRows:
         self._execute(_SAVE_RUN, (self._partition, *values))
 
     def erase_run(self, run: Run) -> None:
-        self.flush()
+        self._save()
+        self._write()
         for table in ("events", "calls", "timers"):
             self._execute(f"DELETE FROM {table} WHERE run_id = ?", (run.run_id,))  # noqa: S608
         self._calls = {key: call for key, call in self._calls.items() if key[0] != run.run_id}
@@ -304,6 +339,7 @@ class SQLiteRows:
         return Owner(*row) if row else None
 
     def save_owner(self, app: str, owner: Owner) -> None:
+        self._save()
         self._execute(
             "INSERT INTO owners VALUES (?, ?, ?, ?, ?) ON CONFLICT (partition, app) DO UPDATE SET "
             "worker = excluded.worker, term = excluded.term, until_ms = excluded.until_ms",
@@ -311,6 +347,7 @@ class SQLiteRows:
         )
 
     def add_timer(self, timer: Timer) -> None:
+        self._save()
         self._execute(
             "INSERT INTO timers VALUES (?, ?, ?, ?, ?, ?)",
             (
@@ -336,6 +373,7 @@ class SQLiteRows:
         return [Timer(*row) for row in found]
 
     def drop_timer(self, timer: Timer) -> None:
+        self._save()
         self._execute(
             "DELETE FROM timers WHERE run_id = ? AND set_id = ?", (timer.run_id, timer.set_id)
         )
@@ -355,6 +393,7 @@ class SQLiteRows:
         return None if row is None else (row[0], [(run, call) for run, call in json.loads(row[1])])
 
     def save_offer(self, worker: str, nonce: str, got: list[tuple[str, str]]) -> None:
+        self._save()
         self._execute(
             "INSERT INTO offers VALUES (?, ?, ?, ?) ON CONFLICT (partition, worker) DO UPDATE SET "
             "nonce = excluded.nonce, got = excluded.got",

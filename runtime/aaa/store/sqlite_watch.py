@@ -32,7 +32,8 @@ class Watch:
     def __init__(self, settings: Settings, wake: Wake, own: Mapping[int, int]) -> None:
         self._own = own
         with translating(settings.path):
-            self._connection = connect(settings, busy_ms=0)
+            self._connection = connect(settings)
+            self._connection.set_busy_timeout(0)  # from here on a look never waits
             self._version: int = value(self._connection, "PRAGMA data_version")
             self._stirs = self._read()
         self._wake = wake

@@ -1,8 +1,8 @@
 """The one writer of a store: a thread that commits whatever has queued up as one transaction.
 
 While one transaction is being forced to disk the next batches gather, so the cost of a commit is
-shared by all that wait for it (group commit). Every operation has a savepoint: one that raises is
-undone alone. When SQLite itself fails a shared transaction, each batch is tried again by itself.
+shared by all that wait for it (group commit). An operation that raises is undone alone. When SQLite
+itself fails a shared transaction, each batch is tried again by itself.
 
 The thread belongs to an executor: it ends with :meth:`Writer.close`, or with the interpreter.
 """
@@ -16,17 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
 from aaa.clock import Clock
 from aaa.errors import StoreUnavailable
-from aaa.store import logic
+from aaa.store import logic, port
 from aaa.store.port import Committed, Operation, Verdict
 from aaa.store.sqlite_errors import translated
 from aaa.store.sqlite_rows import SQLiteRows
-from aaa.store.sqlite_schema import Immediate
+from aaa.store.sqlite_schema import Immediate, value
 
 #: How many batches may wait; the next ones wait before they are queued.
 MAX_WAITING: Final = 4_096
@@ -65,6 +65,8 @@ class Writer:
         self._jobs: deque[Job] = deque()
         self._busy = False
         self._lock = Lock()
+        self._partitions: dict[int, SQLiteRows] = {}
+        self._version: Any = None
         #: How often this writer has stirred each partition: not news from anybody else.
         self.stirs: Counter[int] = Counter()
 
@@ -114,9 +116,11 @@ class Writer:
                 self._apply(jobs)
             return
         except apsw.Error as error:
+            self._partitions = {}
             failed: BaseException = translated(error, self._path)
             alone = len(jobs) > 1 and not isinstance(error, apsw.BusyError)
         except Exception as error:  # noqa: BLE001 - it belongs to those who wait
+            self._partitions = {}
             failed, alone = error, False
         for job in jobs:
             job.outcome = failed
@@ -124,21 +128,25 @@ class Writer:
                 self._write([job])
 
     def _apply(self, jobs: list[Job]) -> None:
+        version = value(self._connection, "PRAGMA data_version")
+        if version != self._version:  # another connection has written: what is remembered is old
+            self._partitions, self._version = {}, version
         partitions: dict[int, SQLiteRows] = {}
         for job in jobs:
-            rows = partitions.get(job.partition)
+            rows = self._partitions.get(job.partition)
             if rows is None:
                 rows = SQLiteRows(self._connection, job.partition, self._clock)
-                partitions[job.partition] = rows
+                self._partitions[job.partition] = rows
+            partitions[job.partition] = rows
             mark = logic.check_mark(rows, job.seen)
             verdicts, error = self._apply_one(rows, job.operations)
             rows.flush()
-            hot = rows.hot()
+            hot = rows.hot() and any(map(port.stirs, job.operations, verdicts))
             rows.stirred = rows.stirred or hot
             job.outcome = error or Committed(verdicts, mark.mark, hot)
         for number, rows in partitions.items():
-            rows.finish()
             self.stirs[number] += rows.stirred
+            rows.finish()
 
     def _apply_one(
         self, rows: SQLiteRows, operations: Sequence[Operation]
@@ -146,15 +154,13 @@ class Writer:
         verdicts: list[Verdict] = []
         failed: Exception | None = None
         for operation in operations:
-            self._connection.execute("SAVEPOINT operation")
             try:
                 verdicts.append(logic.apply(rows, operation))
-                rows.flush()
             except apsw.Error:
                 raise
             except Exception as error:  # noqa: BLE001 - raised to the batch's caller
                 failed = failed or error
-                self._connection.execute("ROLLBACK TO operation")
-                rows.forget()
-            self._connection.execute("RELEASE operation")
+                rows.undo()
+            else:
+                rows.end()
         return tuple(verdicts), failed

@@ -180,6 +180,7 @@ class Comparison:
         back += [port.Disown(app=app, worker=worker) for app in ("app", "other")]
         await self._model.commit(*back)
         if self._subject.harness.capabilities.leases == "session":
+            self._model.renewer(worker).leave(worker)  # so does a worker whose session ends
             await self._subject.harness.lose_lease(worker)
             await self._subject.commit(port.Disown(app="none", worker=worker))  # keeps the marks
         else:

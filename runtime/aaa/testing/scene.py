@@ -164,6 +164,11 @@ class Scene:
         owned = await self.one(port.Own(app=app, worker=worker, ttl_ms=ttl_ms), port.Owned)
         return owned.term
 
+    async def fold(self, run_id: str, worker: str, term: int) -> None:
+        """The owner has seen the whole log and decides nothing."""
+        fold = port.Append(run_id=run_id, entries=(), term=term, worker=worker)
+        await self.one(fold, port.Appended)
+
     async def take(self, worker: str, term: int, *, app: str = APP, limit: int = 10) -> port.Taken:
         """What the owner has to fold."""
         return await self.one(port.Take(app=app, worker=worker, term=term, limit=limit), port.Taken)

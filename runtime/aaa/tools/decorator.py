@@ -114,11 +114,8 @@ def _define(
                     f"tool {chosen!r}: guard.enabled=False cannot be combined with {setting}: "
                     "without a lease and an attempt record it could not be kept"
                 )
-    if isolation == "process" and function.__qualname__ != function.__name__:
-        raise ConfigError(
-            f"tool {chosen!r}: isolation='process' needs a function at the top level of a module, "
-            "which the child process can import"
-        )
+    if isolation == "process":
+        _check_importable(chosen, function)
     return Tool(
         function=function,
         name=chosen,
@@ -151,6 +148,16 @@ def _check_function(function: Any, name: str | None) -> str:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(f"tool {chosen!r}: a generator has no single result; return a value")
     return chosen
+
+
+def _check_importable(tool_name: str, function: Callable[..., Any]) -> None:
+    top = function.__qualname__ == function.__name__ and function.__name__.isidentifier()
+    if not top or function.__module__ == "__main__":
+        where = "the program itself" if top else "a class or another function"
+        raise ConfigError(
+            f"tool {tool_name!r}: isolation='process' needs a function at the top level of a "
+            f"module, which the child process can import; this one is in {where}"
+        )
 
 
 def _check_boolean(tool_name: str, setting: str, value: object) -> None:

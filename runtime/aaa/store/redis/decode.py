@@ -52,7 +52,7 @@ def _parent(id_: bytes, parent: bytes) -> str | None:
 
 
 def verdicts_of(operations: tuple[port.Operation, ...], reply: bytes) -> port.Committed:
-    """The verdicts of a batch, in order, and the mark. Raises ``RuntimeError`` for a member that
+    """The verdicts of a batch, in order, the mark, and hot. Raises ``RuntimeError`` for a member that
     the library failed on; the others are written all the same.
     """
     fields = fields_of(reply)
@@ -61,7 +61,7 @@ def verdicts_of(operations: tuple[port.Operation, ...], reply: bytes) -> port.Co
         count = int(fields[at])
         verdicts.append(_verdict(op, fields[at + 1 : at + 1 + count]))
         at += 1 + count
-    return port.Committed(tuple(verdicts), mark, hot)
+    return port.Committed(tuple(verdicts), mark, hot and any(map(port.stirs, operations, verdicts)))
 
 
 def _verdict(op: port.Operation, fields: list[bytes]) -> port.Verdict:

@@ -4,7 +4,7 @@
 local drafts = {}
 
 local function is_model(queue)
-  return queue:sub(1, 4) == 'llm/'
+  return queue:sub(1, #K.LLM_QUEUE) == K.LLM_QUEUE
 end
 
 -- Why an effect is refused; nil if the draft has taken it.

@@ -47,6 +47,11 @@ def translated(error: BaseException, where: str) -> AAAError | None:
             f"the user of the store URL lacks a permission at {where} ({text}); "
             "docs/stores/redis.md has the ACL line that it needs"
         )
+    if "certificate" in text.lower():
+        return ConfigError(
+            f"the certificate of {where} is not trusted ({text}); ?ssl_ca_certs= names a file of "
+            "those that are"
+        )
     if isinstance(error, driver.OutOfMemoryError):
         return StoreUnavailable(f"{where} is out of memory and takes no writes ({text})")
     if isinstance(error, driver.RedisError):

@@ -1,9 +1,14 @@
 -- The functions of the library. KEYS[1] is a partition's base, and names its slot in a cluster.
 
+local function apply(tx, op)
+  local verdict = logic.apply(tx, op)
+  rows.flush(tx)
+  return verdict
+end
+
 -- Apply operations in order, each as a whole or not at all.
 -- Arguments: origin, seen, channel's word, number of operations, the operations.
--- Fields: the mark, whether anything is left to do (1 or 0), then for each operation the number of
--- its verdict's fields, and these.
+-- Fields: the mark, whether runs are dirty or calls ready now, then for each operation the number of its verdict's fields, and these.
 local function commit(keys, args)
   local take = wire.reader(args)
   local tx = rows.open(keys[1])
@@ -13,10 +18,8 @@ local function commit(keys, args)
   local fields = {0, 0}
   for _ = 1, tonumber(take()) do
     local op = wire.operation(take)
-    local ok, verdict = pcall(logic.apply, tx, op)
-    if ok then
-      rows.flush(tx)
-    else
+    local ok, verdict = pcall(apply, tx, op)
+    if not ok then
       local text = type(verdict) == 'table' and verdict.err or tostring(verdict)
       verdict = {'error', text}
       rows.forget(tx)
@@ -24,9 +27,11 @@ local function commit(keys, args)
     fields[#fields + 1] = #verdict
     wire.append(fields, verdict)
   end
-  local hot = rows.is_left(tx)
-  fields[1], fields[2] = rows.meta(tx).mark, hot and 1 or 0
-  if tx.wake and hot then redis.call(spublish, keys[1] .. 'wake', tx.origin) end
+  rows.save_meta(tx)
+  local meta = rows.meta(tx)
+  local hot = meta.dirty > 0 or meta.ready > 0
+  fields[1], fields[2] = meta.mark, hot and 1 or 0
+  if hot and tx.wake then redis.call(spublish, keys[1] .. 'wake', tx.origin) end
   return wire.pack(fields)
 end
 
@@ -57,7 +62,7 @@ local function permitted(keys, args)
     {'HSET', k .. 'h', 'a', '1'}, {'HGET', k .. 'h', 'a'}, {'HMGET', k .. 'h', 'a'},
     {'HGETALL', k .. 'h'}, {'HKEYS', k .. 'h'}, {'HLEN', k .. 'h'}, {'HDEL', k .. 'h', 'a'},
     {'RPUSH', k .. 'l', 'a'}, {'LINDEX', k .. 'l', '0'}, {'LRANGE', k .. 'l', '0', '-1'},
-    {'ZADD', k .. 'z', '1', 'a'}, {'ZCARD', k .. 'z'}, {'ZRANGE', k .. 'z', '0', '-1'},
+    {'ZADD', k .. 'z', '1', 'a'}, {'ZRANGE', k .. 'z', '0', '-1'},
     {'ZRANGEBYSCORE', k .. 'z', '-inf', '+inf'}, {'ZREVRANGE', k .. 'z', '0', '-1'},
     {'ZREM', k .. 'z', 'a'}, {'SADD', k .. 's', 'a'}, {'SMEMBERS', k .. 's'},
     {'SREM', k .. 's', 'a'}, {'EXISTS', k .. 'h'}, {args[1], k .. 'wake', ''},

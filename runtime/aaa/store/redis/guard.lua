@@ -7,6 +7,7 @@ local guard = {}
 local TRANSITIONS = {
   w = {grant = 'r', drop = 's'},
   r = {hold = 'w', start = 'l', drop = 's'},
+  -- A model's answer that nobody wants any more is dropped while it is asked.
   l = {start = 'l', verify = 'v', lost = 's', abandon = 's', settle = 's', drop = 's'},
   v = {verify = 'v', lost = 's', abandon = 's', settle = 's'},
   s = {},

@@ -68,6 +68,7 @@ def _constants() -> str:
         "VERIFY_GRACE_TTLS": guard.VERIFY_GRACE_TTLS,
         "SCAN_LIMIT": claims.SCAN_LIMIT,
         "TOOL_QUEUE": port.TOOL_QUEUE,
+        "LLM_QUEUE": port.LLM_QUEUE,
         "TOOL_STARTED": ev.TOOL_STARTED,
         "TOOL_FAILED": ev.TOOL_FAILED,
         "TOOL_STALE_RESULT": ev.TOOL_STALE_RESULT,

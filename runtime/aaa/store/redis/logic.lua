@@ -14,7 +14,6 @@ function logic.check_mark(tx, seen)
   local meta = rows.meta(tx)
   if meta.mark < seen then meta.behind = math.max(meta.behind, seen) end
   meta.mark = meta.mark + 1
-  rows.save_meta(tx)
 end
 
 local function stopped(run)
@@ -288,7 +287,6 @@ local function release(tx, op)
   if not (mine and guard.is_held(call)) then return {'done', 0} end
   call.due_ms = math.min(call.due_ms, tx.now)
   rows.save_call(tx, call)
-  tx.wake = true
   return {'done', 1}
 end
 
@@ -310,7 +308,6 @@ local function disown(tx, op)
   local owner = rows.owner(tx, op.app)
   if not owner or owner.worker ~= op.worker then return {'done', 0} end
   rows.save_owner(tx, op.app, {worker = owner.worker, term = owner.term, until_ms = 0})
-  tx.wake = true
   return {'done', 1}
 end
 
@@ -367,10 +364,7 @@ local function accept_loss(tx)
       count = count + 1
     end
   end
-  rows.flush(tx)
-  meta.stood_behind = true
   meta.mark, meta.behind = math.max(meta.mark, meta.behind) + 1, 0
-  rows.save_meta(tx)
   return {'done', count}
 end
 

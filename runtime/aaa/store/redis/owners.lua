@@ -32,7 +32,7 @@ end
 function rows.due_timers(tx, app, limit)
   local found = {}
   local members = redis.call('ZRANGEBYSCORE', key(tx, 't', app), '-inf',
-    string.format('%.0f', tx.now), 'LIMIT', 0, limit)
+    tx.now, 'LIMIT', 0, limit)
   for i, member in ipairs(members) do
     local run_id, length, rest = member:match('^(%S+) (%d+) (.*)$')
     local set_id, name_json = rest:sub(1, tonumber(length)), rest:sub(tonumber(length) + 2)

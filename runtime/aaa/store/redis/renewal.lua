@@ -59,14 +59,14 @@ end
 function renewal.member(key, take)
   local now = rows.now_ms()
   local worker, ttl_ms, apps, info = take(), tonumber(take()), take(), take()
-  local gone = redis.call('ZRANGEBYSCORE', key, '-inf', string.format('%.0f', now),
+  local gone = redis.call('ZRANGEBYSCORE', key, '-inf', now,
     'LIMIT', 0, 256)
   for _, name in ipairs(gone) do renewal.leave(key, name) end
-  redis.call('ZADD', key, string.format('%.0f', now + ttl_ms), worker)
+  redis.call('ZADD', key, now + ttl_ms, worker)
   redis.call('HSET', key .. ':apps', worker, apps)
   redis.call('HSET', key .. ':info', worker, info)
   local fields = {}
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, string.format('(%.0f', now), '+inf')) do
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, '(' .. now, '+inf')) do
     wire.append(fields, {name, redis.call('HGET', key .. ':apps', name) or ''})
   end
   return fields

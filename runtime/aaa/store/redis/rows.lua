@@ -4,7 +4,7 @@
 -- all of it at its end: an operation that is refused, or that fails, has written nothing.
 --
 -- Keys, after the partition's base `<prefix>{p<number>}:`:
---   m               hash    mark, behind (G23)
+--   m               hash    mark, behind (G23), numbers of dirty runs and ready calls
 --   r:<run>         hash    "." the run's row, "c<request>" its calls, "t<event>" its timers
 --   e:<run>         list    its events, "time\ntype\nid\nparent\nraw"; the place is the seq
 --   i:<run>         hash    event id -> seq
@@ -44,9 +44,16 @@ function rows.forget(tx)
   rows.begin(tx)
 end
 
+-- What one operation changes, until it is written.
+local CHANGES = {
+  'changed_runs', 'changed_calls', 'new_events', 'erased', 'new_timers', 'old_timers', 'new_owners',
+}
+
 function rows.begin(tx)
-  tx.changed_runs, tx.changed_calls, tx.new_events = {}, {}, {}
-  tx.erased, tx.new_timers, tx.old_timers, tx.new_owners, tx.new_offer = {}, {}, {}, {}, nil
+  for _, name in ipairs(CHANGES) do
+    if not tx[name] or next(tx[name]) ~= nil then tx[name] = {} end
+  end
+  tx.new_offer = nil
 end
 
 local function key(tx, kind, name)
@@ -56,23 +63,27 @@ rows.key = key
 
 -- ------------------------------------------------------------------------------------ the mark
 
+-- mark, behind, and how many runs are dirty and how many calls ready in the partition.
 function rows.meta(tx)
   if not tx.meta then
-    local stored = redis.call('HMGET', tx.base .. 'm', 'mark', 'behind')
-    tx.meta = {mark = tonumber(stored[1] or 0), behind = tonumber(stored[2] or 0)}
+    local stored = redis.call('HMGET', tx.base .. 'm', 'mark', 'behind', 'dirty', 'ready')
+    tx.meta = {
+      mark = tonumber(stored[1] or 0), behind = tonumber(stored[2] or 0),
+      dirty = tonumber(stored[3] or 0), ready = tonumber(stored[4] or 0),
+    }
+    tx.stored_meta = {behind = tx.meta.behind, dirty = tx.meta.dirty, ready = tx.meta.ready}
   end
   return tx.meta
 end
 
+-- Written once a batch, at its end.
 function rows.save_meta(tx)
-  local meta = tx.meta
-  if meta.behind > 0 or meta.stood_behind then
-    redis.call('HSET', tx.base .. 'm', 'mark', string.format('%.0f', meta.mark),
-      'behind', string.format('%.0f', meta.behind))
-    meta.stood_behind = true
-  else
-    redis.call('HSET', tx.base .. 'm', 'mark', string.format('%.0f', meta.mark))
+  local meta = rows.meta(tx)
+  local fields = {'mark', meta.mark}
+  for name, stored in pairs(tx.stored_meta) do
+    if meta[name] ~= stored then wire.append(fields, {name, meta[name]}) end
   end
+  redis.call('HSET', tx.base .. 'm', unpack(fields))
 end
 
 -- ---------------------------------------------------------------------------------------- runs
@@ -185,7 +196,7 @@ function rows.add_event(tx, run, id, body)
   run.seq = run.seq + 1
   run.last_id = id
   local run_id = run.run_id
-  local blob = string.format('%.0f\n', tx.now) .. body
+  local blob = tx.now .. '\n' .. body
   local new = tx.new_events[run_id]
   if not new then
     new = {blobs = {}, index = {}}
@@ -210,9 +221,9 @@ local function unpack_call(run, request_id, packed)
     run = run, request_id = request_id, seq = row[1], queue = row[2], call_json = row[3],
     name_json = row[4], key_json = row[5], args_digest = row[6], state = row[7], due_ms = row[8],
     verify = has(flags, 1), shelved = has(flags, 2), guarded = has(flags, 4),
-    unknown = has(flags, 8), attempt = row[10], holder = row[11], nonce = row[12],
-    lease_ttl_ms = row[13], delivery = row[14], cap = row[15], verifies = row[16],
-    approval = row[17], approval_until_ms = row[18],
+    unknown = has(flags, 8), attempt = row[10], holder = row[11], nonce = row[12] or '',
+    lease_ttl_ms = row[13] or 0, delivery = row[14] or '', cap = row[15] or 0,
+    verifies = row[16] or 0, approval = row[17] or '', approval_until_ms = row[18] or 0,
   }
   call.in_ready = call.state == STATE_READY and not call.shelved
   call.in_leases = call.state == STATE_LEASED or call.state == STATE_VERIFYING
@@ -331,7 +342,7 @@ end
 function rows.expired(tx, app, limit)
   local found = {}
   local members = redis.call('ZRANGEBYSCORE', key(tx, 'l', app), '-inf',
-    string.format('%.0f', tx.now), 'LIMIT', 0, limit)
+    tx.now, 'LIMIT', 0, limit)
   for _, member in ipairs(members) do
     local run_id, request_id = member:match('^(%S+) (.*)$')
     local _, call = rows.run_and_call(tx, run_id, request_id)
@@ -347,7 +358,7 @@ end
 
 -- When the next lease that has not ended yet will end: milliseconds from now, or nil.
 function rows.next_expiry(tx, app)
-  local next = redis.call('ZRANGEBYSCORE', key(tx, 'l', app), string.format('(%.0f', tx.now),
+  local next = redis.call('ZRANGEBYSCORE', key(tx, 'l', app), '(' .. tx.now,
     '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   return next[2] and math.max(0, tonumber(next[2]) - tx.now)
 end

@@ -28,7 +28,7 @@ function wire.pack(fields)
   for i = 1, #fields do
     local field = fields[i]
     if type(field) ~= 'string' then
-      field = string.format('%.0f', field)
+      field = tostring(field) -- whole numbers below 10^14: times and counts
       fields[i] = field
     end
     lengths[i] = #field

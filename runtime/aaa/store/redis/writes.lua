@@ -27,7 +27,14 @@ local function pack_run(run)
   })
 end
 
+-- A settled call keeps what a late outcome or a person may still ask for, and nothing else.
 local function pack_call(call)
+  if call.state == 's' then
+    return cmsgpack.pack({
+      call.seq, call.queue, call.call_json, call.name_json, '', call.args_digest, 's', 0,
+      sum(false, false, call.guarded, call.unknown), call.attempt, call.holder,
+    })
+  end
   return cmsgpack.pack({
     call.seq, call.queue, call.call_json, call.name_json, call.key_json, call.args_digest,
     call.state, call.due_ms, sum(call.verify, call.shelved, call.guarded, call.unknown),
@@ -53,13 +60,25 @@ local function wake_owner(tx, app)
   if not here then tx.wake = true end
 end
 
+local function join_queue(tx, call)
+  local app, meta = call.run.app, rows.meta(tx)
+  meta.ready = meta.ready
+    + redis.call('ZADD', rows.queue_key(tx, app, call.queue), call.due_ms, rows.ready_member(call))
+  redis.call('SADD', key(tx, 'Q', app), call.queue)
+  tx.wake = true
+end
+
+local function leave_queue(tx, call)
+  local meta = rows.meta(tx)
+  meta.ready = meta.ready
+    - redis.call('ZREM', rows.queue_key(tx, call.run.app, call.queue), rows.ready_member(call))
+end
+
 local function flush_erased(tx)
   for run_id, erased in pairs(tx.erased) do
     local app = erased.run.app
     for _, call in ipairs(erased.calls) do
-      if call.in_ready then
-        redis.call('ZREM', rows.queue_key(tx, app, call.queue), rows.ready_member(call))
-      end
+      if call.in_ready then leave_queue(tx, call) end
       if call.in_leases then redis.call('ZREM', key(tx, 'l', app), rows.lease_member(call)) end
     end
     for _, member in ipairs(erased.timers) do redis.call('ZREM', key(tx, 't', app), member) end
@@ -88,17 +107,12 @@ local function place_call(tx, call)
   local ready = call.state == STATE_READY and not call.shelved
   local leased = call.state == STATE_LEASED or call.state == STATE_VERIFYING
   if ready and not call.in_ready then
-    local queue = rows.queue_key(tx, app, call.queue)
-    redis.call('ZADD', queue, string.format('%.0f', call.due_ms), rows.ready_member(call))
-    if redis.call('ZCARD', queue) == 1 then
-      redis.call('SADD', key(tx, 'Q', app), call.queue)
-      tx.wake = true
-    end
+    join_queue(tx, call)
   elseif call.in_ready and not ready then
-    redis.call('ZREM', rows.queue_key(tx, app, call.queue), rows.ready_member(call))
+    leave_queue(tx, call)
   end
   if leased and not (call.in_leases and call.stored_due_ms == call.due_ms) then
-    redis.call('ZADD', key(tx, 'l', app), string.format('%.0f', call.due_ms), rows.lease_member(call))
+    redis.call('ZADD', key(tx, 'l', app), call.due_ms, rows.lease_member(call))
   elseif call.in_leases and not leased then
     redis.call('ZREM', key(tx, 'l', app), rows.lease_member(call))
   end
@@ -107,7 +121,7 @@ end
 
 local function place_in(tx, run, list, was, is)
   if is and not was then
-    redis.call('ZADD', tx.base .. list, string.format('%.0f', run.created_ms), run.run_id)
+    redis.call('ZADD', tx.base .. list, run.created_ms, run.run_id)
   elseif was and not is then
     redis.call('ZREM', tx.base .. list, run.run_id)
   end
@@ -123,10 +137,12 @@ local function place_run(tx, run)
   place_in(tx, run, 'x:unknown', unknown, run.in_unknown)
   if run.in_dirty and not dirty then
     -- By the order of batches and of operations in them: finer than a clock of milliseconds.
-    local place = rows.meta(tx).mark * 1024 + math.min(tx.tick, 1023)
-    redis.call('ZADD', key(tx, 'd', run.app), string.format('%.0f', place), run.run_id)
+    local meta = rows.meta(tx)
+    local place = meta.mark * 1024 + math.min(tx.tick, 1023)
+    meta.dirty = meta.dirty + redis.call('ZADD', key(tx, 'd', run.app), place, run.run_id)
   elseif dirty and not run.in_dirty then
-    redis.call('ZREM', key(tx, 'd', run.app), run.run_id)
+    rows.meta(tx).dirty = rows.meta(tx).dirty
+      - redis.call('ZREM', key(tx, 'd', run.app), run.run_id)
   end
   if run.in_dirty then wake_owner(tx, run.app) end
 end
@@ -149,7 +165,7 @@ local function flush_rows(tx)
     written[run.run_id] = fields
     fields[#fields + 1] = 't' .. set_id
     fields[#fields + 1] = name_json
-    redis.call('ZADD', key(tx, 't', run.app), string.format('%.0f', due_ms),
+    redis.call('ZADD', key(tx, 't', run.app), due_ms,
       rows.timer_member(run.run_id, set_id, name_json))
   end
   for run_id, fields in pairs(written) do

@@ -39,6 +39,18 @@ async def a_call_that_needs_approval_is_not_claimed_before_it(s: Scene) -> None:
 
 
 @case("G19")
+async def a_granted_call_waits_its_turn_from_the_grant(s: Scene) -> None:
+    """What became ready before the grant goes before it."""
+    granted = await s.call("a", needs_approval=True)
+    await s.harness.advance(3)
+    ready = await s.request(granted.run_id, "b")
+    await s.harness.advance(3)
+    await s.append(granted.run_id, grant(granted))
+    got = [(await s.take_one("w1", limit=1)).request for _ in range(2)]
+    assert got == [ready, granted]
+
+
+@case("G19")
 async def a_grant_for_other_arguments_is_refused(s: Scene) -> None:
     """The digest must be that of the request's arguments; nothing is stored otherwise."""
     request = await s.call(needs_approval=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aaa import events as ev
-from aaa.ids import attempt_id, canonical
+from aaa.ids import attempt_id, canonical, partition_of
 from aaa.store import port
 from aaa.store.port import Entry
 from aaa.testing.conformance.cases import case
@@ -229,3 +229,16 @@ async def a_commit_wakes_other_instances(s: Scene) -> None:
     async with asyncio.timeout(5):
         while await woken.get() != s.home:
             pass
+
+
+@case("L6", "G14")
+async def looking_for_work_wakes_nobody(s: Scene) -> None:
+    """A batch says that something is left to do only if it may have made it so."""
+    request = await s.call()
+    partition = partition_of(request.run_id, s.store.partitions)
+    looked = await s.store.commit(partition, [s.claims("w1", queues=())])
+    assert not looked.hot
+    more = opens(tool_requested(request.run_id, "c2"))
+    assert (
+        await s.store.commit(partition, [port.Append(run_id=request.run_id, entries=(more,))])
+    ).hot

@@ -177,6 +177,10 @@ async def a_decision_repeated_after_a_lost_reply_answers_alike(s: Scene) -> None
     assert (await s.info(run)).cursor == 6
     await s.settle(first.claimed[0], "w1")
     assert (await s.one(decision, port.Appended)).claimed == first.claimed[1:]
+    other = port.Append(
+        run_id=run, entries=entries, at=head, term=term, worker="w1", offer=s.claims("w1").offer
+    )
+    assert (await s.one(other, port.Appended)).claimed == ()
 
 
 @case("G2")
@@ -289,6 +293,7 @@ async def a_closed_run_leaves_nothing_in_the_queues(s: Scene) -> None:
     for name in ("a", "b"):
         await s.request(run, name)
     await s.append(run, Entry(note(run, ev.RUN_FAILED, "end"), port.CloseRun("failed")))
+    await s.harness.advance(3)
     other = await s.call(run="other")
     assert (await s.take_one("w1", limit=1)).request == other
     term = await s.own("w1")

@@ -17,6 +17,7 @@ async def a_lost_at_most_once_attempt_is_unknown_written_by_anybody(s: Scene) ->
     request = await s.call()
     await s.take_one("w1", terms("at_most_once", ttl_ms=s.harness.ttl_ms))
     assert not (await s.claim("w2", queues=())).settled_runs
+    await s.fold(request.run_id, "w2", await s.own("w2"))
     await s.harness.lose_lease("w1")
     got = await s.claim("w2", queues=())
     assert (got.claimed, got.settled_runs) == ((), (request.run_id,))

@@ -89,16 +89,16 @@ async def a_pulse_tells_who_is_alive(s: Scene) -> None:
 async def a_pulse_names_the_partitions_that_wait_for_a_visit(s: Scene) -> None:
     """Something ready, unfolded or lost makes a partition hot for its app; nothing else does."""
     assert s.home not in (await s.pulse("w1")).hot
-    request = await s.call()
-    assert s.home in (await s.pulse("w1")).hot
+    run, term = s.run_id(), await s.own("w1")
+    await s.create(run)
+    assert s.home in (await s.pulse("w1")).hot  # unfolded
     assert s.home not in (await s.pulse("w1", apps=("other",))).hot
-    term = await s.own("w1")
-    fold = port.Append(run_id=request.run_id, entries=(), term=term, worker="w1")
-    await s.one(fold, port.Appended)
-    assert s.home in (await s.pulse("w1")).hot
+    await s.fold(run, "w1", term)
+    assert s.home not in (await s.pulse("w1")).hot
+    await s.request(run)
+    await s.fold(run, "w1", term)
+    assert s.home in (await s.pulse("w1")).hot  # ready
     one = await s.take_one("w1", terms(ttl_ms=s.harness.ttl_ms))
-    fold_again = await s.commit(fold)
-    assert isinstance(fold_again[0], port.Appended)
     await s.harness.lose_lease("w1")
     assert s.home in (await s.pulse("w2")).hot
     two = await s.take_one("w2")

@@ -16,13 +16,15 @@ async def a_result_is_recorded_and_the_call_leaves_the_bus(s: Scene) -> None:
     """A settle writes the result under ``R:result`` and makes the run dirty."""
     request = await s.call()
     one = await s.take_one("w1")
+    term = await s.own("w1")
+    await s.fold(request.run_id, "w1", term)
     settled = await s.settle(one, "w1")
     assert settled.verdict == "applied"
     assert settled.event is not None
     assert (settled.event.id, settled.event.seq) == (f"{request.id}:result", 4)
     assert settled.head == port.Head(4, f"{request.id}:result")
     assert (await s.store.read(request.run_id))[-1] == settled.event
-    runs = (await s.take("w1", await s.own("w1"))).runs
+    runs = (await s.take("w1", term)).runs
     assert runs == ((request.run_id, settled.head),)
     assert not (await s.claim("w2")).claimed
 

@@ -32,6 +32,7 @@ async def a_suspended_or_parked_run_starts_nothing_until_it_is_resumed(s: Scene)
         info = await s.info(run)
         assert (info.suspended, info.parked) == (name == "suspend", name == "park")
         await s.request(run, "later")
+        await s.harness.advance(3)
         other = await s.call(run=f"{name}-other")
         assert (await s.take_one("w1", limit=1)).request == other
         assert not (await s.claim("w1")).claimed
@@ -46,28 +47,51 @@ async def a_suspended_or_parked_run_starts_nothing_until_it_is_resumed(s: Scene)
 async def a_grant_in_a_suspended_run_waits_for_the_resume(s: Scene) -> None:
     """An approved call of a stopped run is not ready until the run goes on."""
     request = await s.call(needs_approval=True)
+    second = await s.request(request.run_id, "c2", needs_approval=True)
     await s.append(request.run_id, flag(request.run_id, "suspend"))
-    await s.append(request.run_id, grant(request))
+    await s.append(request.run_id, grant(request), grant(second, id_="ok2"))
+    await s.harness.advance(3)
+    other = await s.call(run="other")
+    assert (await s.take_one("w1", limit=1)).request == other
     assert not (await s.claim("w1")).claimed
     await s.append(request.run_id, flag(request.run_id, "resume"))
-    assert (await s.take_one("w1")).request == request
+    got = (await s.claim("w1")).claimed
+    assert {one.request for one in got} == {request, second}
 
 
 @case("L13")
 async def a_lost_attempt_of_a_suspended_run_is_not_retaken(s: Scene) -> None:
     """No new attempt begins in a paused run; an at_most_once loss is still written."""
     short = s.harness.ttl_ms
-    request = await s.call(run="again")
-    await s.take_one("w1", terms(ttl_ms=short))
+    paused = []
+    for name in ("suspend", "park"):
+        request = await s.call(run=name)
+        await s.take_one("w1", terms(ttl_ms=short))
+        await s.append(request.run_id, flag(request.run_id, name))
+        paused.append(request.run_id)
     once = await s.call(run="once")
     await s.take_one("w1", terms("at_most_once", ttl_ms=short))
-    for run in (request.run_id, once.run_id):
-        await s.append(run, flag(run, "suspend"))
+    await s.append(once.run_id, flag(once.run_id, "suspend"))
     await s.harness.lose_lease("w1")
     got = await s.claim("w2")
     assert (got.claimed, got.settled_runs) == ((), (once.run_id,))
-    await s.append(request.run_id, flag(request.run_id, "resume"))
-    assert (await s.take_one("w3")).attempt == 2
+    for run in paused:
+        await s.append(run, flag(run, "resume"))
+        one = await s.take_one("w3")
+        assert (one.run_id, one.attempt) == (run, 2)
+
+
+@case("L13", "G5")
+async def a_lost_attempt_of_a_closed_run_is_not_retaken(s: Scene) -> None:
+    """A call that was in flight when its run ended is not repeated: its outcome is unknown."""
+    request = await s.call()
+    await s.take_one("w1", terms(cap=5, ttl_ms=s.harness.ttl_ms))
+    end = Entry(note(request.run_id, ev.RUN_FAILED, "end"), port.CloseRun("failed"))
+    await s.append(request.run_id, end)
+    await s.harness.lose_lease("w1")
+    got = await s.claim("w2", terms(cap=5))
+    assert (got.claimed, got.settled_runs) == ((), (request.run_id,))
+    assert (await s.info(request.run_id)).unknown == 1
 
 
 @case("L13")

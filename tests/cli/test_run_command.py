@@ -53,6 +53,7 @@ def test_a_run_whose_process_was_killed_goes_on_with_the_same_command(desk: Desk
     assert "is leased to worker" in again.err
     assert desk.effects() == ["look", "hang", "hang"]
     assert desk.types("dig").count("aaa.run.requested") == 1
+    assert "1 run checked: nothing is broken" in desk.aaa("check", "--all").out
 
 
 def test_sigterm_drains_and_says_how_to_go_on(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -37,33 +38,27 @@ def check(
 
 
 async def _check(run: str | None, store: str | None, json: bool) -> int:
-    from aaa.check import check_run
+    from aaa.check import check_stored
     from aaa.cli import screen
     from aaa.cli.stores import looking
     from aaa.cli.text import one
 
-    broken = looked = 0
+    broken = 0
     async with looking(store) as client:
         if run is not None:
-            infos = [await client.info(run)]
+            runs = [(await client.info(run)).run_id]
         else:
-            infos = [each for each in await client.store.runs(limit=LIMIT) if not each.deleted]
-        for info in infos:
-            looked += 1
-            for violation in check_run(await client.store.read(info.run_id), info):
-                broken += 1
+            runs = [info.run_id for info in await client.store.runs(limit=LIMIT)]
+        for run_id in runs:
+            _, found = await check_stored(client.store, run_id)
+            broken += len(found)
+            for violation in found:
                 if json:
-                    screen.say_json(
-                        {
-                            "statement": violation.statement,
-                            "run_id": violation.run_id,
-                            "seq": violation.seq,
-                            "sentence": violation.sentence,
-                        }
-                    )
+                    screen.say_json(dataclasses.asdict(violation))
                 else:
                     screen.say(str(violation), style="red")
     if not json:
-        found = one(broken, "broken statement") if broken else "nothing is broken"
-        screen.say(f"{one(looked, 'run')} checked: {found}", style="red" if broken else "green")
+        told = one(broken, "broken statement") if broken else "nothing is broken"
+        style = "red" if broken else "green"
+        screen.say(f"{one(len(runs), 'run')} checked: {told}", style=style)
     return exits.FAILED if broken else exits.DONE

@@ -1,26 +1,18 @@
 """Where log records go: beside the display of ``aaa run``, or to stderr as lines or JSON.
 
-A line has the time, the level, the logger and the message; JSON has in addition whatever ids the
-record carries (``run_id``, ``call_id``, ``worker``, …).
+A line has the time, the level, the logger and the message; JSON is the telemetry's own, with the
+name of each event and its run and call ids.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Final
 
 from aaa.cli.display import Display
 from aaa.cli.text import clean
-
-_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
-    "message",
-    "asctime",
-    "taskName",
-    "aaa_fields",
-}
+from aaa.telemetry.logs import JsonFormatter
 
 
 def through(display: Display) -> None:
@@ -31,7 +23,7 @@ def through(display: Display) -> None:
 def to_stderr(*, form: str, level: int = logging.INFO) -> None:
     """A worker's log: ``plain`` or ``json``, a record a line."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Json() if form == "json" else _Plain())
+    handler.setFormatter(JsonFormatter() if form == "json" else _Plain())
     _use(handler, level=level)
 
 
@@ -56,20 +48,6 @@ class _Plain(logging.Formatter):
         text = f"{_time(record)} {record.levelname} {record.name}: {record.getMessage()}"
         text = " ".join(clean(text).splitlines())
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
-
-
-class _Json(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        told = {
-            "time": _time(record),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        told |= {key: value for key, value in vars(record).items() if key not in _STANDARD}
-        if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
 
 
 def _time(record: logging.LogRecord) -> str:

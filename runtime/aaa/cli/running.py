@@ -91,7 +91,9 @@ async def _run(
     from aaa.cli.manifests import plans
     from aaa.cli.signals import Interrupts, leave
     from aaa.cli.stores import url_of
+    from aaa.telemetry.setup import configure_from_environment
 
+    configure_from_environment()
     todo, url = plans(file, app=app, given=given), url_of(store)
     ended, todo = await _finished(todo, url)
     loaded = {plan.run_id: _load(plan) for plan in todo}

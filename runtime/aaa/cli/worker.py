@@ -120,7 +120,9 @@ async def _serve(
     from aaa.cli.signals import Interrupts, blocked, leave
     from aaa.cli.stores import bounded_open, make, shown, url_of
     from aaa.runtime import Engine
+    from aaa.telemetry.setup import configure_from_environment
 
+    configure_from_environment(worker=worker)
     url = url_of(store_url)
     rules = [policy.rules() for policy in policies_in(policy_files)]
     app = load_app(app_name, folder=Path.cwd())

@@ -33,6 +33,8 @@ from service import HERE, Provider, aaa_command, environment, ledger_table, runn
 HANG_S = 300.0
 EFFECT_TIMEOUT_S = 60.0
 RECOVERY_TIMEOUT_S = 120.0
+#: Columns from which on timeline and ledger stand beside each other.
+SIDE_BY_SIDE = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def _show(mode: Mode, *, folder: Path, console: Console) -> bool:
         )
         shown = subprocess.run(
             aaa_command("show", mode.run, "--store", store),
-            env=environment(provider) | {"COLUMNS": str(max(60, console.width // 2))},
+            env=environment(provider) | {"COLUMNS": str(_timeline_width(console))},
             capture_output=True,
             text=True,
             timeout=EFFECT_TIMEOUT_S,
@@ -129,9 +131,14 @@ def _wait_for_the_effect(provider: Provider, *, worker: subprocess.Popen[bytes],
         time.sleep(0.02)
 
 
+def _timeline_width(console: Console) -> int:
+    """Half of a wide terminal; all of one that is too narrow for timeline and ledger."""
+    return console.width // 2 if console.width >= SIDE_BY_SIDE else console.width
+
+
 def _side_by_side(timeline: str, ledger: Table, console: Console) -> Table | Group:
     left = Text.from_ansi(timeline.rstrip())
-    if console.width < 140:  # too narrow for both
+    if console.width < SIDE_BY_SIDE:
         return Group(left, ledger)
     grid = Table.grid(padding=(0, 3))
     grid.add_row(left, ledger)

@@ -5,10 +5,12 @@ A manifest names one as ``module:attribute``. The worker in a pod and ``aaa run`
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Self
 
 from aaa.algos import Algorithm
 from aaa.errors import AAAError, AppError
@@ -45,6 +47,12 @@ class App:
             raise AppError(
                 f"App: handlers may hold one ToolHandler and one LLMHandler, not {handler!r:.80}"
             )
+
+    def own(self) -> Self:
+        """The same app for one more engine: policies attached there leave this one alone."""
+        other = copy.copy(self)
+        other.tools = copy.copy(self.tools)
+        return other
 
     def attach(self, engine: Engine, *, policies: Sequence[ToolPolicyRules] = ()) -> str:
         """Give the engine everything; returns the full name of the app that it now serves.

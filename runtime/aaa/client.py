@@ -72,10 +72,10 @@ class Client:
             state.fold(event)
         return state
 
-    async def pending(self) -> list[CallView]:
-        """Every call that waits for an approval, longest waiting first."""
+    async def pending(self, run_id: str | None = None) -> list[CallView]:
+        """Every call that waits for an approval, longest waiting first. Of one run, or of all."""
         found = []
-        for info in await self.store.runs(status="waiting"):
+        for info in await self._of(run_id, status="waiting"):
             events = await self.store.read(info.run_id)
             state = _folded(info.run_id, events)
             found += [
@@ -85,10 +85,10 @@ class Client:
             ]
         return sorted(found, key=lambda view: view.since_ms)
 
-    async def unknown(self) -> list[CallView]:
-        """Every call whose effect is unknown and that nobody has resolved, oldest first."""
+    async def unknown(self, run_id: str | None = None) -> list[CallView]:
+        """Every call whose effect is unknown and that nobody has resolved, oldest first. Of one run, or of all."""
         found = []
-        for info in await self.store.runs(status="unknown"):
+        for info in await self._of(run_id, status="unknown"):
             events = await self.store.read(info.run_id)
             state = _folded(info.run_id, events)
             found += [
@@ -204,6 +204,9 @@ class Client:
         return isinstance(verdict, port.Done) and verdict.count > 0
 
     # ------------------------------------------------------------------------ inside
+
+    async def _of(self, run_id: str | None, *, status: str) -> list[RunInfo]:
+        return [await self.info(run_id)] if run_id else await self.store.runs(status=status)
 
     async def _flag(self, run_id: str, type_: str, flag: str, by: str) -> Event:
         events = await self.events(run_id)

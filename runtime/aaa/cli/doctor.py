@@ -1,0 +1,155 @@
+"""``aaa doctor``: what a store is, what its settings promise, and whether it has lost anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from aaa.cli import exits, loop
+from aaa.cli.options import ByOption, JsonOption, StoreOption, said_by
+
+if TYPE_CHECKING:
+    from aaa.client import Client
+    from aaa.store import EventStore
+    from aaa.store.port import StoreInfo
+
+#: Runs that are counted at most.
+COUNTED: Final = 10_000
+
+
+def doctor(
+    store: StoreOption = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 3 if its settings can lose data.")
+    ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Go on with a store that went back in time: every call that may have been lost "
+            "becomes OutcomeUnknown.",
+        ),
+    ] = False,
+    by: ByOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Say what a store is and what it promises.
+
+    \b
+    Examples:
+      aaa doctor --store redis://localhost:6379/0 --strict
+      aaa doctor --store redis://localhost:6379/0 --accept-loss --by ann
+    """
+    return loop.run(_doctor(store, strict=strict, accept=accept_loss, by=said_by(by), json=json))
+
+
+async def _doctor(store: str | None, *, strict: bool, accept: bool, by: str, json: bool) -> int:
+    from aaa.cli import screen
+    from aaa.cli.stores import looking
+
+    async with looking(store) as client:
+        info = await client.store.open()
+        unknown = await _accept_loss(client.store, by) if accept else None
+        behind = await _behind(client.store)
+        counts = await _counts(client)
+    told = _told(info, counts, behind=behind, unknown=unknown)
+    if json:
+        screen.say_json(told)
+    else:
+        _print(told)
+    bad = bool(behind) or (strict and bool(info.warnings))
+    return exits.NO_STORE if bad else exits.DONE
+
+
+async def _accept_loss(store: EventStore, by: str) -> int:
+    """How many calls became unknown."""
+    from aaa.store.port import AcceptLoss, Done
+
+    changed = 0
+    for partition in range(store.partitions):
+        verdict = (await store.commit(partition, [AcceptLoss(by=by)])).verdicts[0]
+        changed += verdict.count if isinstance(verdict, Done) else 0
+    return changed
+
+
+async def _behind(store: EventStore) -> list[int]:
+    """Partitions that refuse claims because they hold less than a worker has seen (G23).
+
+    Asked with an offer of no slots, of nobody's app: it takes nothing.
+    """
+    from aaa.store.port import Claim, Offer, Refused, Why
+
+    found = []
+    for partition in range(store.partitions):
+        offer = Offer(worker="aaa-doctor", nonce="aaa-doctor", limit=0, queues={})
+        claim = Claim(app="aaa-doctor", offer=offer)
+        verdict = (await store.commit(partition, [claim])).verdicts[0]
+        if isinstance(verdict, Refused) and verdict.why is Why.BEHIND:
+            found.append(partition)
+    return found
+
+
+async def _counts(client: Client) -> dict[str, int]:
+    from aaa.cli.looking import STATUSES
+
+    found = {}
+    for status in STATUSES:
+        found[status] = len(await client.store.runs(status=status, limit=COUNTED))
+    return found
+
+
+def _told(
+    info: StoreInfo, counts: dict[str, int], *, behind: list[int], unknown: int | None
+) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "backend": info.backend,
+        "server": info.server,
+        "identity": info.identity,
+        "partitions": info.partitions,
+        "schema": info.schema,
+        "runs": counts,
+        "warnings": list(info.warnings),
+        "behind": behind,
+    }
+    if unknown is not None:
+        told["accepted_loss"] = {"unknown_calls": unknown}
+    return told
+
+
+def _print(told: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from aaa.cli import screen
+    from aaa.cli.text import one
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    runs = ", ".join(
+        f"{count}{'+' if count == COUNTED else ''} {status}"
+        for status, count in told["runs"].items()
+        if count
+    )
+    rows = ("backend", "server", "identity", "partitions", "schema")
+    for name in rows:
+        if told[name] != "":
+            table.add_row(name, Text(str(told[name])))
+    table.add_row("runs", Text(runs or "none"))
+    screen.out().print(table)
+    for warning in told["warnings"]:
+        screen.say(f"warning: {warning}", style="yellow")
+    if not told["warnings"]:
+        screen.say("its settings keep everything that it has acknowledged", style="green")
+    if "accepted_loss" in told:
+        lost = one(told["accepted_loss"]["unknown_calls"], "call")
+        screen.say(
+            f"loss accepted: {lost} became OutcomeUnknown; see 'aaa unknown'", style="yellow"
+        )
+    if told["behind"]:
+        screen.say(
+            f"it has gone back in time in {one(len(told['behind']), 'partition')}: it holds less "
+            "than a worker has seen, and nothing is claimed there until 'aaa doctor --accept-loss'",
+            style="red",
+        )

@@ -1,0 +1,94 @@
+"""Opening the store that a command works on: the default folder, a bound on waiting, no surprises.
+
+Looking never creates a store: a mistyped path is an error and not an empty list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from aaa.errors import ConfigError, StoreUnavailable, StoreUnsafe
+
+if TYPE_CHECKING:
+    from aaa.client import Client
+    from aaa.store import EventStore
+    from aaa.store.port import StoreInfo
+
+FOLDER: Final = ".aaa"
+DEFAULT_URL: Final = f"sqlite:///{FOLDER}/aaa.db"
+#: How long opening may take until the store counts as one that cannot be reached.
+OPEN_TIMEOUT_S: Final = 4.0
+
+
+def url_of(given: str | None) -> str:
+    """The store's URL: the option, ``AAA_STORE``, or the working folder's own."""
+    return given or DEFAULT_URL
+
+
+def make(url: str) -> EventStore:
+    """The store to work on, not yet opened; the default's folder is made and kept out of Git."""
+    from aaa.store import open_store
+
+    store = open_store(url)
+    file = _file_of(url)
+    if file is not None and file.parent.name == FOLDER:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        ignore = file.parent / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+    return store
+
+
+async def bounded_open(store: EventStore, url: str, *, strict: bool = False) -> StoreInfo:
+    """Open, or raise :class:`StoreUnavailable` in time; ``strict`` refuses unsafe settings."""
+    try:
+        info = await asyncio.wait_for(store.open(), OPEN_TIMEOUT_S)
+    except TimeoutError:
+        raise StoreUnavailable(
+            f"the store {shown(url)} did not answer within {OPEN_TIMEOUT_S:g} s; "
+            "see whether it runs and whether --store is right"
+        ) from None
+    if strict and info.warnings:
+        raise StoreUnsafe(f"refused by --strict: {'; '.join(info.warnings)}")
+    return info
+
+
+@contextlib.asynccontextmanager
+async def looking(given: str | None) -> AsyncIterator[Client]:
+    """A client of a store that must be there already."""
+    from aaa.client import Client
+
+    url = url_of(given)
+    file = _file_of(url)
+    if file is not None and not file.exists():
+        raise ConfigError(
+            f"there is no store at {file}; begin with 'aaa run FILE.yaml', "
+            "or say where it is with --store or AAA_STORE"
+        )
+    if url.lower().startswith("memory:"):
+        raise ConfigError("a store in memory ends with its process; name another with --store")
+    store = make(url)
+    try:
+        await bounded_open(store, url)
+        yield Client(store)
+    finally:
+        await store.close()
+
+
+def shown(url: str) -> str:
+    """The URL without user and password."""
+    parts = urlsplit(url)
+    if "@" not in parts.netloc:
+        return url
+    return parts._replace(netloc=f"…@{parts.netloc.rpartition('@')[2]}").geturl()
+
+
+def _file_of(url: str) -> Path | None:
+    if not url.lower().startswith("sqlite:///"):
+        return None
+    return Path(unquote(url[len("sqlite:///") :].partition("?")[0]))

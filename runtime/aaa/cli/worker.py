@@ -1,0 +1,166 @@
+"""``aaa worker``: a long-running process that serves an app's runs, as in a pod.
+
+SIGTERM drains and exits with 0. A tool that could not be stopped, or a hung event loop, makes the
+process useless: it ends with 70, so that whatever started it starts another (G9, G12).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from aaa.cli import exits, loop
+from aaa.cli.options import StoreOption
+from aaa.errors import ConfigError
+
+log = logging.getLogger("aaa.worker")
+
+CHECK_S: Final = 0.5
+
+
+def worker(
+    app: Annotated[
+        str,
+        typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="What it serves.", envvar="AAA_APP"),
+    ],
+    store: StoreOption = None,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, help="Calls that it runs at a time.")
+    ] = 64,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Name of this process; a restarted one needs another.  [default: made up]",
+            show_default=False,
+        ),
+    ] = None,
+    scope: Annotated[
+        str,
+        typer.Option(
+            "--scope",
+            metavar="NAME",
+            envvar="AAA_SCOPE",
+            help="Serve runs of this scope only; 'aaa show' names a run's.",
+        ),
+    ] = "local",
+    policy: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="ToolPolicies that bind every run of this worker, whatever they select; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    drain_timeout_s: Annotated[
+        float,
+        typer.Option("--drain-timeout-s", min=0, help="Seconds that calls get to end at SIGTERM."),
+    ] = 30.0,
+    worker_ttl_s: Annotated[
+        float,
+        typer.Option("--worker-ttl-s", min=1, help="Seconds until a silent worker is replaced."),
+    ] = 15.0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a store whose settings can lose data.")
+    ] = False,
+    log_format: Annotated[
+        str, typer.Option("--log-format", metavar="FORMAT", help="plain or json, on stderr.")
+    ] = "plain",
+) -> int:
+    """Serve an app's runs until SIGTERM.
+
+    SIGTERM lets calls in flight finish first; once more ends at once. Exits with 0 after draining; with 70 when it must be replaced, because a tool could not be
+    stopped or blocked the process.
+
+    \b
+    Example:
+      aaa worker --app agent:app --store redis://localhost:6379/0 --concurrency 64
+    """
+    from aaa.cli import logs
+
+    if log_format not in ("plain", "json"):
+        raise ConfigError(f"--log-format must be plain or json, not {log_format!r}")
+    logs.to_stderr(form=log_format)
+    return loop.run(
+        _serve(
+            app,
+            store,
+            policy or [],
+            strict=strict,
+            worker=name,
+            scope=scope,
+            concurrency=concurrency,
+            drain_timeout_s=drain_timeout_s,
+            worker_ttl_s=worker_ttl_s,
+        )
+    )
+
+
+async def _serve(
+    app_name: str,
+    store_url: str | None,
+    policy_files: list[Path],
+    *,
+    strict: bool,
+    worker: str | None,
+    scope: str,
+    concurrency: int,
+    drain_timeout_s: float,
+    worker_ttl_s: float,
+) -> int:
+    import asyncio
+
+    from aaa.app import load_app
+    from aaa.cli.explain import policies_in
+    from aaa.cli.signals import Interrupts, blocked, leave
+    from aaa.cli.stores import bounded_open, make, shown, url_of
+    from aaa.runtime import Engine
+    from aaa.telemetry.setup import configure_from_environment
+
+    configure_from_environment(worker=worker)
+    url = url_of(store_url)
+    rules = [policy.rules() for policy in policies_in(policy_files)]
+    app = load_app(app_name, folder=Path.cwd())
+    engine = Engine(
+        make(url),
+        worker=worker,
+        app=scope,
+        concurrency=concurrency,
+        worker_ttl_s=worker_ttl_s,
+        drain_timeout_s=drain_timeout_s,
+        on_blocked=blocked,
+    )
+    serves = app.attach(engine, policies=rules)
+    await bounded_open(engine.store, url, strict=strict)
+    await engine.start()
+    log.info(
+        "worker %s serves %s from %s",
+        engine.worker,
+        serves,
+        shown(url),
+        extra={"worker": engine.worker},
+    )
+    with Interrupts(on_first=_draining, on_second=lambda: None) as heard:
+        stopping = asyncio.ensure_future(heard.asked.wait())
+        while not stopping.done() and not engine.unstoppable:
+            await asyncio.wait({stopping}, timeout=CHECK_S)
+        stopping.cancel()
+        if engine.unstoppable:
+            log.error(
+                "tool %s could not be stopped; draining, to be replaced",
+                ", ".join(engine.unstoppable),
+            )
+        await engine.stop()
+    log.info("drained", extra={"worker": engine.worker})
+    if engine.unstoppable:
+        leave(exits.BROKEN)
+    return exits.DONE
+
+
+def _draining(what: str) -> None:
+    log.info("%s: claiming nothing more, letting calls finish; once more ends at once", what)

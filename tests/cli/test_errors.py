@@ -1,0 +1,105 @@
+"""What goes wrong is told in one sentence, and by the exit code."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+import pytest
+
+from cli.desk import Desk
+
+BROKEN = """apiVersion: aaa.dev/v1alpha1
+kind: AgentRun
+metadata:
+  name: dig
+spec:
+  agent:
+    app: shop_agent:app
+    imag: shop
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["run", "broken.yaml"],
+            r"broken\.yaml:8: spec\.agent\.imag: is not a field here.*'image'",
+        ),
+        (["run", "none.yaml"], r"none\.yaml: cannot be read: no such file"),
+        (["run", "away.yaml"], r"away\.yaml:9: spec\.agent\.app: .*no module 'away'"),
+        (["run", "dig.yaml", "--app", "shop_agent:nothing"], r"has no 'nothing'"),
+        (["run", "dig.yaml", "--app", "shop_agent"], r"must be written module:attribute"),
+        (["run", "dig.yaml", "--input", "{task"], r"--input is not JSON: .*line 1 column 2"),
+        (["run", "dig.yaml", "--input", "3"], r"--input must be a JSON object"),
+        (["run", "dig.yaml", "--store", "mysql://x"], r"does not begin with one of memory:"),
+        (["run", "dig.yaml", "--stor", "x"], r"no such option: --stor.*'aaa run --help'"),
+        (["run"], r"missing argument 'FILE.yaml'"),
+        (["fly"], r"no such command 'fly'"),
+        (["show", "nothing"], r"there is no run 'nothing' in this store"),
+        (["approve", "dig", "c9-9"], r"run dig has no call 'c9-9'"),
+        (["approve", "dig", "c3-0"], r"call c3-0 of run dig does not wait for an approval"),
+        (["approve", "dig", "c3-0", "--for", "soon"], r"--for: 'soon' is not a duration"),
+        (["resolve", "dig", "c3-0"], r"exactly one of --done, --not-done and --retry"),
+        (["resolve", "dig", "c3-0", "--done"], r"has no unknown outcome to resolve"),
+        (["runs", "--status", "odd"], r"--status: 'odd' is not one of open, completed"),
+        (["runs", "--store", "sqlite:///none.db"], r"there is no store at none\.db"),
+        (["runs", "--store", "memory:"], r"a store in memory ends with its process"),
+        (["check"], r"name one run, or say --all"),
+        (["policy", "explain", "dig.yaml", "--tool", "x"], r"there is no tool 'x'"),
+        (["worker", "--app", "away:app"], r"there is no module 'away'"),
+    ],
+)
+def test_bad_input_exits_with_2_and_one_sentence(
+    desk: Desk, arguments: list[str], sentence: str
+) -> None:
+    if arguments[0] not in ("run", "worker"):
+        assert desk.aaa("run", desk.manifest("look")).code == 0
+    desk.manifest("look")
+    away = desk.manifest("look", name="away")
+    (desk.folder / away).write_text((desk.folder / away).read_text().replace("shop_agent", "away"))
+    (desk.folder / "broken.yaml").write_text(BROKEN)
+    done = desk.aaa(*arguments)
+    assert done.code == 2, done
+    assert re.search(sentence, done.err), done.err
+    assert done.err.startswith("aaa: ")
+    assert len(done.err.splitlines()) == 1, done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["runs"], ["run", "dig.yaml"]])
+def test_a_store_that_is_not_there_exits_with_3_in_time(desk: Desk, command: list[str]) -> None:
+    desk.manifest("look")
+    with socket.socket() as nobody:  # bound, and not listening: connections are refused
+        nobody.bind(("127.0.0.1", 0))
+        url = f"redis://user:secret@127.0.0.1:{nobody.getsockname()[1]}/0"
+        done = desk.aaa(*command, "--store", url)
+    assert done.code == 3, done
+    assert len(done.err.splitlines()) == 1, done.err
+    assert "secret" not in done.err
+
+
+def test_a_store_that_does_not_answer_exits_with_3_in_time(desk: Desk) -> None:
+    with socket.socket() as silent:  # accepts, and never says a word
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        done = desk.aaa("doctor", "--store", f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+    assert done.code == 3, done
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(desk: Desk) -> None:
+    done = desk.aaa("run", "none.yaml", "--debug")
+    assert done.code == 2
+    assert "Traceback" in done.err
+    assert "aaa: none.yaml: cannot be read" in done.err
+
+
+def test_another_code_than_a_run_began_with_is_refused_by_name(desk: Desk) -> None:
+    file = desk.manifest("blast")
+    assert desk.aaa("run", file).code == 4
+    agent = desk.folder / "shop_agent.py"
+    agent.write_text(agent.read_text().replace("[look, hang,", "[hang,"))
+    done = desk.aaa("run", file)
+    assert done.code == 2
+    assert "began as aaa.tool_loop@1 with tools" in done.err

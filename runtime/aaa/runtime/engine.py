@@ -124,7 +124,7 @@ class Engine:
             observer=self._observer,
             on_closed=self._on_closed,
             on_term_lost=lambda app, partition: self._heartbeat.disown(partition, app),
-            on_timer=lambda partition, after_ms: self._visit_in(partition, after_ms),
+            on_timer=self._visit_in,
         )
         self._visits: dict[int, asyncio.Task[None]] = {}
         self._again: set[int] = set()

@@ -14,10 +14,11 @@ local function commit(keys, args)
   local tx = rows.open(keys[1])
   tx.origin = take()
   local seen, spublish = tonumber(take()), take()
+  local ops = {}
+  for i = 1, tonumber(take()) do ops[i] = wire.operation(take) end
   logic.check_mark(tx, seen)
   local fields = {0, 0}
-  for _ = 1, tonumber(take()) do
-    local op = wire.operation(take)
+  for _, op in ipairs(ops) do
     local ok, verdict = pcall(apply, tx, op)
     if not ok then
       local text = type(verdict) == 'table' and verdict.err or tostring(verdict)

@@ -348,7 +348,7 @@ local function delete(tx, op)
   if run.deleted then return {'done', 0} end
   if run.status == 'open' and not op.force then return refused('open') end
   rows.erase_run(tx, run)
-  run.deleted, run.dirty, run.awaiting, run.unknown = true, false, 0, 0
+  run.deleted, run.dirty, run.awaiting, run.unknown, run.ready = true, false, 0, 0, 0
   if run.status == 'open' then run.status, run.closed_ms = 'cancelled', tx.now end
   rows.save_run(tx, run)
   return {'done', 1}

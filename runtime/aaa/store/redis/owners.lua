@@ -18,6 +18,7 @@ end
 
 function rows.save_owner(tx, app, owner)
   tx.owners[app] = owner
+  tx.new_owners = tx.new_owners or {}
   tx.new_owners[app] = owner
 end
 
@@ -26,7 +27,8 @@ function rows.timer_member(run_id, set_id, name_json)
 end
 
 function rows.add_timer(tx, run, set_id, name_json, due_ms)
-  tx.new_timers[#tx.new_timers + 1] = {run, set_id, name_json, due_ms}
+  tx.new_timers = tx.new_timers or {}
+  table.insert(tx.new_timers, {run, set_id, name_json, due_ms})
 end
 
 function rows.due_timers(tx, app, limit)
@@ -42,7 +44,8 @@ function rows.due_timers(tx, app, limit)
 end
 
 function rows.drop_timer(tx, timer)
-  tx.old_timers[#tx.old_timers + 1] = timer
+  tx.old_timers = tx.old_timers or {}
+  table.insert(tx.old_timers, timer)
 end
 
 -- When the app's next timer is due, by the server's clock, or nil.

@@ -33,7 +33,8 @@ end
 rows.now_ms = now_ms
 
 function rows.open(base)
-  local tx = {base = base, now = now_ms(), tick = 0, touched = {}}
+  local now = now_ms()
+  local tx = {base = base, now = now, stamp = wire.text(now) .. '\n', tick = 0}
   rows.forget(tx)
   return tx
 end
@@ -44,16 +45,11 @@ function rows.forget(tx)
   rows.begin(tx)
 end
 
--- What one operation changes, until it is written.
-local CHANGES = {
-  'changed_runs', 'changed_calls', 'new_events', 'erased', 'new_timers', 'old_timers', 'new_owners',
-}
-
+-- What one operation changes, until it is written. Of what is rare there is no table before there
+-- is something to put into it.
 function rows.begin(tx)
-  for _, name in ipairs(CHANGES) do
-    if not tx[name] or next(tx[name]) ~= nil then tx[name] = {} end
-  end
-  tx.new_offer = nil
+  tx.changed_runs, tx.changed_calls, tx.new_events = {}, {}, {}
+  tx.erased, tx.new_timers, tx.old_timers, tx.new_owners, tx.new_offer = nil, nil, nil, nil, nil
 end
 
 local function key(tx, kind, name)
@@ -144,7 +140,7 @@ function rows.erase_run(tx, run)
       timers[#timers + 1] = rows.timer_member(run.run_id, name, fields[i + 1])
     end
   end
-  tx.erased[run.run_id] = {run = run, calls = calls, timers = timers}
+  tx.erased = {run = run, calls = calls, timers = timers} -- an operation erases one run at most
 end
 
 function rows.dirty(tx, app, limit)
@@ -196,7 +192,7 @@ function rows.add_event(tx, run, id, body)
   run.seq = run.seq + 1
   run.last_id = id
   local run_id = run.run_id
-  local blob = tx.now .. '\n' .. body
+  local blob = tx.stamp .. body
   local new = tx.new_events[run_id]
   if not new then
     new = {blobs = {}, index = {}}
@@ -326,14 +322,6 @@ function rows.any_ready(tx, app)
   for _, queue in ipairs(redis.call('SMEMBERS', key(tx, 'Q', app))) do
     if redis.call('EXISTS', rows.queue_key(tx, app, queue)) == 1 then return true end
     redis.call('SREM', key(tx, 'Q', app), queue)
-  end
-  return false
-end
-
--- Whether the batch has left unfolded runs or ready calls of the apps that it has touched.
-function rows.is_left(tx)
-  for app in pairs(tx.touched) do
-    if redis.call('ZCARD', key(tx, 'd', app)) > 0 or rows.any_ready(tx, app) then return true end
   end
   return false
 end

@@ -191,6 +191,7 @@ class RedisEventStore:
         ``at_most_once`` call is not on so many replicas in time: the claim stands and is not handed
         out; the same batch again waits again.
         """
+        self._opened()
         batch = tuple(operations)
         arguments = [
             b"FCALL", self._commit_name, b"1", self._bases[partition],

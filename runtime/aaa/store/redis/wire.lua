@@ -23,15 +23,28 @@ local function flag(take)
   return take() == '1'
 end
 
+-- Formatting a number costs as much as a command; most numbers here are small and come again.
+local texts = {}
+
+-- A whole number below 10^14, a time or a count, as text.
+function wire.text(value)
+  local text = texts[value]
+  if not text then
+    text = tostring(value)
+    if value < 1024 then texts[value] = text end
+  end
+  return text
+end
+
 function wire.pack(fields)
-  local lengths = {}
+  local lengths, text = {}, wire.text
   for i = 1, #fields do
     local field = fields[i]
     if type(field) ~= 'string' then
-      field = tostring(field) -- whole numbers below 10^14: times and counts
+      field = text(field)
       fields[i] = field
     end
-    lengths[i] = #field
+    lengths[i] = text(#field)
   end
   return table.concat(lengths, ',') .. '\n' .. table.concat(fields)
 end

@@ -75,16 +75,15 @@ local function leave_queue(tx, call)
 end
 
 local function flush_erased(tx)
-  for run_id, erased in pairs(tx.erased) do
-    local app = erased.run.app
-    for _, call in ipairs(erased.calls) do
-      if call.in_ready then leave_queue(tx, call) end
-      if call.in_leases then redis.call('ZREM', key(tx, 'l', app), rows.lease_member(call)) end
-    end
-    for _, member in ipairs(erased.timers) do redis.call('ZREM', key(tx, 't', app), member) end
-    redis.call('DEL', key(tx, 'e', run_id), key(tx, 'i', run_id), key(tx, 'r', run_id))
-    tx.calls[run_id], tx.seqs[run_id], tx.blobs[run_id] = nil, nil, nil
+  local run = tx.erased.run
+  local run_id, app = run.run_id, run.app
+  for _, call in ipairs(tx.erased.calls) do
+    if call.in_ready then leave_queue(tx, call) end
+    if call.in_leases then redis.call('ZREM', key(tx, 'l', app), rows.lease_member(call)) end
   end
+  for _, member in ipairs(tx.erased.timers) do redis.call('ZREM', key(tx, 't', app), member) end
+  redis.call('DEL', key(tx, 'e', run_id), key(tx, 'i', run_id), key(tx, 'r', run_id))
+  tx.calls[run_id], tx.seqs[run_id], tx.blobs[run_id] = nil, nil, nil
 end
 
 local function flush_events(tx)
@@ -159,44 +158,48 @@ local function flush_rows(tx)
     fields[#fields + 1] = 'c' .. call.request_id
     fields[#fields + 1] = pack_call(call)
   end
-  for _, timer in ipairs(tx.new_timers) do
-    local run, set_id, name_json, due_ms = unpack(timer)
-    local fields = written[run.run_id] or {}
-    written[run.run_id] = fields
-    fields[#fields + 1] = 't' .. set_id
-    fields[#fields + 1] = name_json
-    redis.call('ZADD', key(tx, 't', run.app), due_ms,
-      rows.timer_member(run.run_id, set_id, name_json))
-  end
   for run_id, fields in pairs(written) do
     chunked('HSET', key(tx, 'r', run_id), fields)
   end
+end
+
+local function flush_timers(tx)
+  for _, timer in ipairs(tx.new_timers or {}) do
+    local run, set_id, name_json, due_ms = unpack(timer)
+    redis.call('HSET', key(tx, 'r', run.run_id), 't' .. set_id, name_json)
+    redis.call('ZADD', key(tx, 't', run.app), due_ms,
+      rows.timer_member(run.run_id, set_id, name_json))
+  end
+  for _, timer in ipairs(tx.old_timers or {}) do
+    redis.call('ZREM', key(tx, 't', timer.app), timer.member)
+    redis.call('HDEL', key(tx, 'r', timer.run_id), 't' .. timer.set_id)
+  end
+end
+
+local function flush_owners(tx)
+  for app, owner in pairs(tx.new_owners) do
+    redis.call('HSET', tx.base .. 'o', app,
+      cmsgpack.pack({owner.worker, owner.term, owner.until_ms}))
+  end
+end
+
+local function flush_offer(tx)
+  local offers, offer = tx.base .. 'f', tx.new_offer
+  local added = redis.call('HSET', offers, offer.worker, cmsgpack.pack(offer.row))
+  if added == 1 and redis.call('HLEN', offers) % 64 == 0 then prune_offers(tx) end
 end
 
 -- Write all that the operation has changed.
 function rows.flush(tx)
   tx.tick = tx.tick + 1
   for call in pairs(tx.changed_calls) do count_ready(call) end
-  flush_erased(tx)
+  if tx.erased then flush_erased(tx) end
   flush_events(tx)
   flush_rows(tx)
-  for _, timer in ipairs(tx.old_timers) do
-    redis.call('ZREM', key(tx, 't', timer.app), timer.member)
-    redis.call('HDEL', key(tx, 'r', timer.run_id), 't' .. timer.set_id)
-  end
+  if tx.new_timers or tx.old_timers then flush_timers(tx) end
   for call in pairs(tx.changed_calls) do place_call(tx, call) end
-  for _, run in pairs(tx.changed_runs) do
-    place_run(tx, run)
-    tx.touched[run.app] = true
-  end
-  for app, owner in pairs(tx.new_owners) do
-    redis.call('HSET', tx.base .. 'o', app,
-      cmsgpack.pack({owner.worker, owner.term, owner.until_ms}))
-  end
-  if tx.new_offer then
-    local added = redis.call('HSET', tx.base .. 'f', tx.new_offer.worker,
-      cmsgpack.pack(tx.new_offer.row))
-    if added == 1 and redis.call('HLEN', tx.base .. 'f') % 64 == 0 then prune_offers(tx) end
-  end
+  for _, run in pairs(tx.changed_runs) do place_run(tx, run) end
+  if tx.new_owners then flush_owners(tx) end
+  if tx.new_offer then flush_offer(tx) end
   rows.begin(tx)
 end

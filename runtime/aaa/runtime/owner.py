@@ -199,12 +199,13 @@ class Owner:
                 self._runs.pop((owned.app, owned.run_id), None)  # somebody has ended it
                 self._on_closed(owned.run_id, state.ending)
                 return
-            foreseen = all(_certain(state, settle) for settle, _ in settles)
+            foreseen = all(_foreseen(state, settle) for settle, _ in settles)
             if foreseen:
                 for settle, _ in settles:
                     state.fold(settle.outcome.stored(state.seq + 1, 0))
             operations += [settle for settle, _ in settles]
-            append = self._decision(owned, state) if foreseen else None
+            rests_on = tuple((settle.request_id, settle.attempt) for settle, _ in settles)
+            append = self._decision(owned, state, rests_on) if foreseen else None
             if append is not None:
                 operations.append(append)
             if not operations:
@@ -232,7 +233,9 @@ class Owner:
                 raise
         return state
 
-    def _decision(self, owned: OwnedRun, state: RunState) -> Append | None:
+    def _decision(
+        self, owned: OwnedRun, state: RunState, rests_on: tuple[tuple[str, int], ...]
+    ) -> Append | None:
         term = self._cluster.term(owned.app, owned.partition)
         if term is None or state.last is None or state.root is None:
             return None
@@ -254,6 +257,7 @@ class Owner:
             at=at,
             term=term,
             worker=self._cluster.worker,
+            rests_on=rests_on,
             offer=self._offer(opened),
         )
 
@@ -441,15 +445,15 @@ def _begin(create: Create) -> RunState:
     return state
 
 
-def _certain(state: RunState, settle: Settle) -> bool:
-    """Whether the decision may be sent along with this settle, on a state folded ahead.
-
-    Only if a log in which the settle was not applied cannot have the same head: another outcome
-    of R stands under the same id. A tool call with an attempt record leaves a trace then (a newer
-    attempt, a stale result); models and unguarded calls leave none, and are decided on afterwards.
-    """
-    call = state.open_calls.get(settle.request_id)
-    return state.status == "open" and call is not None and call.attempts == settle.attempt
+def _foreseen(state: RunState, settle: Settle) -> bool:
+    """Whether it is clear what the settle will append, if it is applied."""
+    if state.status != "open":
+        return False
+    if settle.outcome.type in (ev.LLM_COMPLETED, ev.LLM_FAILED):
+        turn = state.turn
+        asked = turn is not None and turn.request.id == settle.request_id
+        return asked and turn is not None and turn.completed is None and turn.failed is None
+    return settle.request_id in state.open_calls
 
 
 def _fold_settled(owned: OwnedRun, settled: Settled) -> None:

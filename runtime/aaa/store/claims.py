@@ -127,6 +127,7 @@ def lose(rows: Rows, run: Run, call: Call, step: Step = Step.LOST) -> None:
         ),
     )
     call.state = State.SETTLED  # also from READY, when a person accepts a loss
+    call.holder = ""  # no attempt's: nobody's outcome is the result
     call.unknown = tool
     run.unknown += tool
     if run.status == "open":

@@ -144,6 +144,8 @@ def _check_append(
             return Refused(why=Why.TERM)
     if op.at is not None and op.at != Head(run.seq, run.last_id):
         return Refused(why=Why.MOVED)
+    if not all(_settled_by(rows, run, op.worker, *pair) for pair in op.rests_on):
+        return Refused(why=Why.MOVED)
     if run.status != "open" and op.term is not None:
         return Refused(why=Why.CLOSED)
     drafts, open_ = Drafts(rows, run), run.status == "open"
@@ -187,6 +189,7 @@ def _write(rows: Rows, run: Run, entry: port.Entry, opened: list[Call]) -> Event
             if call.state is State.WAITING:
                 run.awaiting -= 1
             call.take(Step.DROP)
+            call.holder = ""  # no attempt's: nobody's outcome is the result
             rows.save_call(call)
         case port.Grant(request_id, _, for_ms):
             call = _call(rows, run, request_id)
@@ -273,6 +276,15 @@ def _call(rows: Rows, run: Run, request_id: str) -> Call:
     if call is None:
         raise AssertionError("checked before the first write")
     return call
+
+
+def _settled_by(rows: Rows, run: Run, worker: str, request_id: str, attempt: int) -> bool:
+    call = rows.call(run.run_id, request_id)
+    return (
+        call is not None
+        and call.state is State.SETTLED
+        and (call.holder, call.attempt) == (worker, attempt)
+    )
 
 
 # -------------------------------------------------------------------------------------- settling

@@ -187,6 +187,9 @@ class Create:
 class Append:
     """Append to a run. With ``term`` and ``at`` it is a decision (L8) and moves the cursor.
 
+    ``rests_on`` names (request, attempt) pairs of ``worker``: the append is refused with ``MOVED``
+    unless each request's result is what that attempt settled. So a decision may travel with the
+    settles that cause it, and falls with them; the head alone does not tell whose result stands.
     ``offer`` claims, in the same operation, the calls that these entries open.
     """
 
@@ -195,6 +198,7 @@ class Append:
     at: Head | None = None
     term: int | None = None
     worker: str = ""
+    rests_on: tuple[tuple[str, int], ...] = ()
     offer: Offer | None = None
 
 

@@ -130,6 +130,8 @@ def _append(op: port.Append, raws: list[bytes], sessions: Mapping[str, int]) -> 
         shown["term"] = op.term
     if op.at is not None:
         shown["at"] = [op.at.seq, op.at.last_id]
+    if op.rests_on:
+        shown["rests_on"] = [list(pair) for pair in op.rests_on]
     if op.offer is not None:
         shown["offer"] = _offer(op.offer, sessions)
     return shown

@@ -77,6 +77,9 @@ def _append(op: port.Append) -> Fields:
         fields.append(b"0")
     else:
         fields += (b"1", b"%d" % op.term, _name(op.worker))
+    fields += (b"%d" % len(op.rests_on), _name(op.worker))
+    for request_id, attempt in op.rests_on:
+        fields += (_name(request_id), b"%d" % attempt)
     if op.offer is None:
         fields.append(b"0")
     else:

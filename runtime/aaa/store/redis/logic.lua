@@ -86,6 +86,7 @@ local WRITES = {
     local call = rows.call(tx, run, effect.request_id)
     if call.state == 'w' then run.awaiting = run.awaiting - 1 end
     guard.take(call, 'drop')
+    call.holder = '' -- no attempt's: nobody's outcome is the result
     rows.save_call(tx, call)
   end,
   grant = function(tx, run, _, effect)
@@ -147,6 +148,12 @@ local function check_append(tx, run, op, known)
     if not owner or owner.term ~= op.term or owner.worker ~= op.worker then return 'term' end
   end
   if op.at and (op.at.seq ~= run.seq or op.at.last_id ~= run.last_id) then return 'moved' end
+  for _, rest in ipairs(op.rests_on) do
+    local call = rows.call(tx, run, rest.request_id)
+    local ours = call and call.state == 's' and call.holder == op.settler
+      and call.attempt == rest.attempt
+    if not ours then return 'moved' end
+  end
   if run.status ~= 'open' and op.term then return 'closed' end
   return drafts.check_all(tx, run, op.entries, known)
 end

@@ -110,6 +110,10 @@ local OPERATIONS = {
     local op = {run_id = take(), entries = entries(take)}
     if flag(take) then op.at = {seq = number(take), last_id = take()} end
     if flag(take) then op.term, op.worker = number(take), take() end
+    op.rests_on, op.settler = {}, nil
+    local pairs_of = number(take)
+    op.settler = take()
+    for i = 1, pairs_of do op.rests_on[i] = {request_id = take(), attempt = number(take)} end
     if flag(take) then op.offer = offer(take) end
     return op
   end,

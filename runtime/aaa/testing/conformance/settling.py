@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from aaa import events as ev
-from aaa.ids import canonical
+from aaa.ids import canonical, partition_of
 from aaa.store import port
-from aaa.store.port import Why
+from aaa.store.port import Entry, Why
 from aaa.testing.conformance.cases import case
 from aaa.testing.harness import MemoryHarness
-from aaa.testing.scene import Scene, completed, settles, terms
+from aaa.testing.scene import MODEL, Scene, completed, note, settles, terms
 
 
 @case("L5", "G6")
@@ -202,3 +204,36 @@ async def a_released_lease_is_free_at_once(s: Scene) -> None:
     assert (await s.one(release("w1", 1), port.Done)).count == 0
     await s.settle(two, "w2")
     assert (await s.one(release("w2", 2), port.Done)).count == 0
+
+
+@case("L8", "G6", "G24")
+async def a_decision_falls_with_the_settle_that_it_rests_on(s: Scene) -> None:
+    """The head alone does not tell whose answer stands: a model's late one leaves no trace."""
+    short = terms(ttl_ms=s.harness.ttl_ms)
+    request = await s.call(queue=MODEL)
+    run_id = request.run_id
+    first = await s.take_one("w1", short, queues=(MODEL,))
+    await s.harness.lose_lease("w1")
+    second = await s.take_one("w2", queues=(MODEL,))
+    term = await s.own("w1")
+    assert (await s.settle(second, "w2")).verdict == "applied"
+    at = (await s.info(run_id)).head
+
+    def decides(worker: str, attempt: int) -> port.Append:
+        entry = Entry(note(run_id, "decided", f"by-{worker}"))
+        rests_on = ((request.id, attempt),)
+        return port.Append(
+            run_id=run_id, entries=(entry,), at=at, term=term, worker=worker, rests_on=rests_on
+        )
+
+    assert (await s.settle(first, "w1")).verdict == "dropped"
+    await s.refused(decides("w1", 1), Why.MOVED)
+    await s.refused(decides("w1", 2), Why.MOVED)
+    assert (await s.info(run_id)).head == at
+    mine = await s.call("c2", queue=MODEL)
+    third = await s.take_one("w1", queues=(MODEL,))
+    settle = settles(third, "w1")
+    operation = replace(decides("w1", 1), rests_on=((mine.id, 1),), at=None)
+    partition = partition_of(run_id, s.store.partitions)
+    done = await s.store.commit(partition, [settle, operation])
+    assert isinstance(done.verdicts[1], port.Appended)

@@ -75,6 +75,7 @@ BEGIN
             || ',"name":' || c.name_json || '}', 'UTF8'),
         c.request_id, now_ms);
     c.state := 'settled';  -- also from ready, when a person accepts a loss
+    c.holder := '';  -- no attempt's: nobody's outcome is the result
     c.unknown := tool;
     IF tool THEN r.unknown := r.unknown + 1; END IF;
     PERFORM fn_save_call(c);

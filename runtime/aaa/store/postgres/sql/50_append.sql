@@ -52,6 +52,7 @@ BEGIN
         WHEN 'settle' THEN
             IF c.state = 'waiting' THEN r.awaiting := r.awaiting - 1; END IF;
             c.state := fn_transition(c.state, 'drop');
+            c.holder := '';  -- no attempt's: nobody's outcome is the result
         WHEN 'grant' THEN
             c.state := fn_transition(c.state, 'grant');
             c.approval := 'granted';
@@ -304,6 +305,13 @@ BEGIN
     END IF;
     IF op->'at' IS NOT NULL AND (
             (op->'at'->>0)::bigint <> r.seq OR op->'at'->>1 <> r.last_id) THEN
+        verdict := fn_refused('moved');
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT 1 FROM jsonb_array_elements(op->'rests_on') rest WHERE NOT EXISTS (
+            SELECT 1 FROM calls c WHERE c.partition = r.partition AND c.run_id = r.run_id
+                AND c.request_id = rest.value->>0 AND c.state = 'settled'
+                AND c.holder = op->>'worker' AND c.attempt = (rest.value->>1)::int)) THEN
         verdict := fn_refused('moved');
         RETURN;
     END IF;

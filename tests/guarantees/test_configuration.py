@@ -65,9 +65,7 @@ async def test_policies_that_do_not_fit_are_refused_and_change_nothing(world: Wo
     with pytest.raises(PolicyConflict, match="disagree about max_attempts"):
         one.handler.use_policies([policy("p", max_attempts=1), policy("q", max_attempts=2)])
     with pytest.raises(PolicyConflict, match="enabled"):
-        one.handler.use_policies(
-            [policy("p", enabled=False), policy("q", delivery="at_most_once")]
-        )
+        one.handler.use_policies([policy("p", enabled=False), policy("q", delivery="at_most_once")])
     assert one.handler.settings_for("act").hash == before
     assert await one.run() == "acted"
 

@@ -206,4 +206,3 @@ async def test_what_repeats_an_approved_repeat_is_seen_although_the_first_has_en
     second.set()
     await world.client.reject(run_id, asked[1].data["call_id"], by="me", reason="once is enough")
     assert await one.text() == "done"
-

@@ -238,9 +238,7 @@ async def test_a_tool_that_cannot_be_stopped_is_named_and_its_worker_claims_noth
     link = Link(world.store)
     guard = GuardConfig(lease_ttl_s=SHORT_S, wait_poll_s=0.1)
     how: dict[str, Any] = {"says": (tool_call("stuck"),), "guard": guard}
-    one = await world.worker(
-        "w1", stuck, link=link, handler={"cancel_grace_s": 0.01}, **how
-    )
+    one = await world.worker("w1", stuck, link=link, handler={"cancel_grace_s": 0.01}, **how)
     try:
         run_id = await one.submit()
         await until(lambda: bool(world.ledger.starts))

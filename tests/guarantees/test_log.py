@@ -23,7 +23,6 @@ from guarantees.world import (
     World,
     acquainted,
     claims_tool,
-    run_of,
     until,
     within,
 )

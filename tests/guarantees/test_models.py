@@ -87,6 +87,8 @@ async def test_a_dead_workers_model_request_is_leased_to_another_up_to_its_attem
         assert ended == "hello"
         assert two.model.requests == 1
     else:
+        assert isinstance(ended, Outcome), ended
+        assert ended.error is not None
         assert ended.error.error == "ExecutionAbandoned"
         assert two.model.requests == 0
     assert (await world.types(run_id)).count("llm.completed") == attempts - 1

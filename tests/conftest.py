@@ -107,3 +107,36 @@ def _database_at(url: str) -> Iterator[str]:
         connection.execute(f"CREATE DATABASE {name}".encode())
         yield urlsplit(url)._replace(path=f"/{name}").geturl()
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("guarantees")
+    group.addoption("--guarantee", metavar="ID", help="only tests that show this statement")
+    group.addoption(
+        "--list-guarantees", action="store_true", help="print which statements have tests"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose by the ids of docs/guarantees.md; stores that are not in this process are left out."""
+    wanted = config.getoption("--guarantee")
+    if config.getoption("--list-guarantees"):
+        shown = {id_ for item in items for id_ in _shows(item)}
+        print("\n".join(f"guarantee {id_}" for id_ in sorted(shown)))
+    if wanted:
+        chosen = [item for item in items if wanted in _shows(item) and _in_process(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
+
+
+def _shows(item: pytest.Item) -> set[str]:
+    return {id_ for mark in item.iter_markers("guarantee") for id_ in mark.args}
+
+
+def _in_process(item: pytest.Item) -> bool:
+    backend = (
+        item.callspec.params.get("backend")
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        else None
+    )
+    return backend in (None, "memory")

@@ -105,7 +105,7 @@ class Heartbeat:
         self._store, self._clock = store, clock
         self._on_beat, self._on_blocked, self._on_tick = on_beat, on_blocked, on_tick
         self._block_limit_s = loop_block_limit_s
-        self._suspected = False
+        self._suspected_s: float | None = None
         self._leases: dict[tuple[str, str], Lease] = {}
         self._owned: dict[int, set[str]] = {}
         self._apps: tuple[str, ...] = ()
@@ -209,8 +209,7 @@ class Heartbeat:
                     message = "renewal failed unexpectedly, will try again"
                     tell(log, names.LOG_RENEW_BROKE, message, exc_info=True, worker=self.worker)
                     wait_s = RETRY_SHARE * self._period_s()
-                confirm_s = min(1.0, self._block_limit_s / 2)
-                self._wake.wait(min(wait_s, confirm_s) if self._suspected else wait_s)
+                self._wake.wait(wait_s if self._suspected_s is None else min(wait_s, 0.1))
             if renewer is not None and self._leave:
                 renewer.leave(self.worker)
         except Exception as error:  # noqa: BLE001 - leaving is a courtesy; the TTL does the rest
@@ -221,10 +220,15 @@ class Heartbeat:
                 renewer.close()
 
     def _blocked(self) -> bool:
-        lag_s = self._clock.boot_s() - self._ticked_s
-        # The first sight is a suspicion: after a sleep of the machine the loop needs a moment, too.
-        suspected, self._suspected = self._suspected, lag_s > self._block_limit_s
-        if not (suspected and self._suspected):
+        now_s = self._clock.boot_s()
+        lag_s = now_s - self._ticked_s
+        if lag_s <= self._block_limit_s:
+            self._suspected_s = None
+            return False
+        if self._suspected_s is None:
+            self._suspected_s = now_s
+        # A machine that slept looks the same at first; its loop ticks within this time.
+        if now_s - self._suspected_s < min(1.0, self._block_limit_s / 2):
             return False
         message = "the event loop has been blocked for %.1f s; renewing nothing more"
         tell(log, names.LOG_LOOP_BLOCKED, message, lag_s, worker=self.worker)

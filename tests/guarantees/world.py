@@ -8,6 +8,7 @@ thread and an event loop of its own, so that it can be frozen or blocked as a pr
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from aaa.tools import ToolHandler, ToolRegistry
 #: A lease that a dead worker leaves behind ends after this time.
 SHORT_S = 0.2
 #: A bound for everything that a test waits for.
-PATIENCE_S = 10.0
+PATIENCE_S = float(os.environ.get("AAA_TEST_PATIENCE_S", "10"))
 
 Wanted = Callable[[Operation], bool]
 

@@ -184,10 +184,17 @@ def test_a_run_that_is_cancelled_from_outside_ends(desk: Desk) -> None:
     assert (process.returncode, out.splitlines()[-1]) == (1, "cancelled: enough")
 
 
-def test_a_tool_that_cannot_be_stopped_does_not_keep_the_command_alive(desk: Desk) -> None:
-    done = desk.real("run", desk.manifest("stuck"))
-    assert done.code == 0, done
-    assert "ToolTimeout" in done.out
+def test_a_tool_that_cannot_be_stopped_ends_the_process_and_not_the_run(desk: Desk) -> None:
+    file = desk.manifest("stuck")
+    done = desk.real("run", file)
+    assert done.code == 70, done
+    assert "stuck could not be stopped, so this process has to end" in done.err
+    assert (
+        done.err.splitlines()[-1] == "ended early; dig is kept, and goes on with: aaa run dig.yaml"
+    )
+    again = desk.real("run", file)
+    assert again.code == 0, again
+    assert "ToolTimeout" in again.out.splitlines()[-1]
 
 
 @pytest.mark.parametrize("sequence", ["\x1b", "\x07", "\x9b", "\u202e"])

@@ -225,7 +225,7 @@ def _result_json(run_id: str, code: int, ending: Event | None) -> dict[str, Any]
     from aaa.runtime.outcome import outcome_of
 
     if ending is None:
-        names = {exits.WAITING: "waiting", exits.FAILED: "cancelled"}
+        names = {exits.WAITING: "waiting", exits.FAILED: "cancelled", exits.BROKEN: "ended early"}
         return {"run_id": run_id, "status": names.get(code, "interrupted")}
     outcome = outcome_of(ending)
     told: dict[str, Any] = {"run_id": run_id, "status": outcome.status}
@@ -237,8 +237,8 @@ def _result_json(run_id: str, code: int, ending: Event | None) -> dict[str, Any]
 
 
 def _worst(codes: Sequence[int]) -> int:
-    """Of several runs: interrupted, then failed, then waiting."""
-    order = (exits.INTERRUPTED, exits.FAILED, exits.WAITING)
+    """Of several runs: broken off, then interrupted, failed, waiting."""
+    order = (exits.BROKEN, exits.INTERRUPTED, exits.FAILED, exits.WAITING)
     return next((code for code in order if code in codes), exits.DONE)
 
 
@@ -249,7 +249,8 @@ def _say_how_to_go_on(file: Path, results: Sequence[Followed], code: int) -> Non
     if not open_:
         return
     names = ", ".join(open_)
-    if code == exits.INTERRUPTED:
-        screen.note(f"interrupted; {names} is kept, and goes on with: aaa run {file}")
+    if code in (exits.INTERRUPTED, exits.BROKEN):
+        word = "interrupted" if code == exits.INTERRUPTED else "ended early"
+        screen.note(f"{word}; {names} is kept, and goes on with: aaa run {file}")
     else:
         screen.note(f"{names} waits for a person; then go on with: aaa run {file}")

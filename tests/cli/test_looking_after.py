@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from aaa.store import open_store
 from aaa.store.port import Claim, Offer
 from cli.desk import Desk
@@ -98,3 +100,15 @@ def test_runs_are_listed_by_status(desk: Desk) -> None:
         told["run_id"] for told in desk.aaa("runs", "--status", "waiting", "--json").lines()
     ] == ["two"]
     assert "waiting for approval" in desk.aaa("runs").out
+
+
+def test_commands_to_type_name_the_store_unless_it_is_found_anyway(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, url = desk.manifest("blast"), "sqlite:///runs.db"
+    waiting = desk.aaa("run", file, "--store", url)
+    assert f"--reason '…' --store {url}\n" in waiting.out
+    assert f"go on with: aaa run {file} --store {url}\n" in waiting.err
+    assert f" --store {url}\n" in desk.aaa("pending", "--store", url).out
+    monkeypatch.setenv("AAA_STORE", url)
+    assert "--store" not in desk.aaa("pending").out

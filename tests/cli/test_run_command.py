@@ -115,7 +115,7 @@ def test_an_unknown_outcome_is_resolved_by_a_person(desk: Desk) -> None:
     process.communicate()
     waiting = desk.aaa("run", file)
     assert waiting.code == 4, waiting
-    assert "aaa resolve dig c3-0 --not-done" in waiting.out
+    assert "aaa resolve dig c3-0 --not-done\n" in waiting.out
     assert [view["reason"] for view in desk.aaa("unknown", "--json").lines()] == ["OutcomeUnknown"]
     assert desk.aaa("resolve", "dig", "c3-0", "--done", '"it was"', "--by", "ann").code == 0
     done = desk.aaa("run", file)

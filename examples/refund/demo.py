@@ -139,7 +139,7 @@ def _timeline_width(console: Console) -> int:
 def _side_by_side(timeline: str, ledger: Table, console: Console) -> Table | Group:
     left = Text.from_ansi(timeline.rstrip())
     if console.width < SIDE_BY_SIDE:
-        return Group(left, ledger)
+        return Group(left, Text(), ledger)
     grid = Table.grid(padding=(0, 3))
     grid.add_row(left, ledger)
     return grid

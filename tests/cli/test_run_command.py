@@ -115,7 +115,7 @@ def test_an_unknown_outcome_is_resolved_by_a_person(desk: Desk) -> None:
     process.communicate()
     waiting = desk.aaa("run", file)
     assert waiting.code == 4, waiting
-    assert "aaa resolve dig c3-0 --not-done" in waiting.out
+    assert "aaa resolve dig c3-0 --not-done\n" in waiting.out
     assert [view["reason"] for view in desk.aaa("unknown", "--json").lines()] == ["OutcomeUnknown"]
     assert desk.aaa("resolve", "dig", "c3-0", "--done", '"it was"', "--by", "ann").code == 0
     done = desk.aaa("run", file)
@@ -184,10 +184,17 @@ def test_a_run_that_is_cancelled_from_outside_ends(desk: Desk) -> None:
     assert (process.returncode, out.splitlines()[-1]) == (1, "cancelled: enough")
 
 
-def test_a_tool_that_cannot_be_stopped_does_not_keep_the_command_alive(desk: Desk) -> None:
-    done = desk.real("run", desk.manifest("stuck"))
-    assert done.code == 0, done
-    assert "ToolTimeout" in done.out
+def test_a_tool_that_cannot_be_stopped_ends_the_process_and_not_the_run(desk: Desk) -> None:
+    file = desk.manifest("stuck")
+    done = desk.real("run", file)
+    assert done.code == 70, done
+    assert "stuck could not be stopped, so this process has to end" in done.err
+    assert (
+        done.err.splitlines()[-1] == "ended early; dig is kept, and goes on with: aaa run dig.yaml"
+    )
+    again = desk.real("run", file)
+    assert again.code == 0, again
+    assert "ToolTimeout" in again.out.splitlines()[-1]
 
 
 @pytest.mark.parametrize("sequence", ["\x1b", "\x07", "\x9b", "\u202e"])

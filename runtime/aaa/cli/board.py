@@ -52,8 +52,8 @@ class Card:
 class Board:
     """Follows runs on a terminal. Text of others is cleaned before it is shown."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, *, tail: str) -> None:
+        self._console, self._tail = console, tail
         self._cards: dict[str, Card] = {}
         self._progress: dict[tuple[str, str], str] = {}
         self._live = Live(
@@ -86,7 +86,7 @@ class Board:
         self._progress[run_id, call_id] = told + short(message)
 
     def waits(self, pending: Sequence[CallView], unknown: Sequence[CallView]) -> None:
-        print_waiting(self._console, pending, unknown)
+        print_waiting(self._console, pending, unknown, self._tail)
 
     def note(self, text: str) -> None:
         self._console.print(note_text(text))

@@ -35,10 +35,10 @@ class Display(Protocol):
 
 
 class Lines:
-    """One line an event; ``runs`` names the run in each."""
+    """One line an event; ``runs`` names the run in each. ``tail`` ends commands to type."""
 
-    def __init__(self, *, runs: bool) -> None:
-        self._runs = runs
+    def __init__(self, *, runs: bool, tail: str) -> None:
+        self._runs, self._tail = runs, tail
 
     def event(self, event: Event) -> None:
         screen.out().print(event_line(event, run=self._runs), soft_wrap=True)
@@ -49,7 +49,7 @@ class Lines:
         screen.say(f"          {where}{short(call_id, 40):<18}  …{told} {short(message)}")
 
     def waits(self, pending: Sequence[CallView], unknown: Sequence[CallView]) -> None:
-        print_waiting(screen.out(), pending, unknown)
+        print_waiting(screen.out(), pending, unknown, self._tail)
 
     def note(self, text: str) -> None:
         screen.note(text)
@@ -78,13 +78,16 @@ class Quiet:
 
 
 def print_waiting(
-    console: Console, pending: Sequence[CallView], unknown: Sequence[CallView]
+    console: Console,
+    pending: Sequence[CallView],
+    unknown: Sequence[CallView],
+    tail: str,
 ) -> None:
     """What a person is to decide, with the commands to type."""
     for view in pending:
-        print_pending(console, view)
+        print_pending(console, view, tail)
     for view in unknown:
-        print_unknown(console, view)
+        print_unknown(console, view, tail)
 
 
 def note_text(text: str) -> Text:

@@ -33,6 +33,8 @@ from aaa.store.port import RunInfo
 WORKER_TTL_S: Final = 5.0
 #: A run waits for a person once nothing else has happened to it for so long.
 SETTLE_S: Final = 0.3
+#: How often to look whether a tool could not be stopped.
+CHECK_S: Final = 1.0
 DRAIN_TIMEOUT_S: Final = 30.0
 
 
@@ -166,13 +168,13 @@ class Follower:
                 either: set[asyncio.Future[object]] = {coming, drained or stopping}  # type: ignore[arg-type]
                 await asyncio.wait(
                     either,
-                    timeout=SETTLE_S if waits else None,
+                    timeout=SETTLE_S if waits else CHECK_S,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if coming.done():
                     event = await self._came(coming, draining=drained is not None)
                     if event is None and drained is not None:
-                        return Followed(run_id, exits.INTERRUPTED)
+                        return Followed(run_id, self._left())
                     if event is None:
                         events = self.engine.follow(run_id, after=self.state.seq)
                         coming = asyncio.ensure_future(_next(events))
@@ -183,8 +185,9 @@ class Follower:
                         return Followed(run_id, ending_code(event), event)
                     coming = asyncio.ensure_future(_next(events))
                 elif drained is not None and drained.done():
-                    return Followed(run_id, exits.INTERRUPTED)
-                elif drained is None and stopping.done():
+                    return Followed(run_id, self._left())
+                elif drained is None and (stopping.done() or self.engine.unstoppable):
+                    self._say_unstoppable()
                     drained = asyncio.create_task(self.engine.stop())
                 elif waits and await self._tell_waiting() and not wait:
                     return Followed(run_id, exits.WAITING)
@@ -195,6 +198,15 @@ class Follower:
             await events.aclose()  # type: ignore[attr-defined]
             if drained is not None:
                 await asyncio.gather(drained, return_exceptions=True)
+
+    def _left(self) -> int:
+        """The code for a run that is left before its end."""
+        return exits.BROKEN if self.engine.unstoppable else exits.INTERRUPTED
+
+    def _say_unstoppable(self) -> None:
+        if self.engine.unstoppable:
+            names = ", ".join(self.engine.unstoppable)
+            self._display.note(f"{names} could not be stopped, so this process has to end")
 
     async def _came(self, coming: asyncio.Future[Event | None], *, draining: bool) -> Event | None:
         """The next event; ``None`` if the store could not be read just now, or was closed."""

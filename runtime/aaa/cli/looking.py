@@ -93,7 +93,7 @@ def show(run: RunArgument, store: StoreOption = None, json: JsonOption = False) 
 
 async def _show(run: str, store: str | None, json: bool) -> int:
     from aaa.cli import screen
-    from aaa.cli.stores import looking
+    from aaa.cli.stores import looking, tail
     from aaa.cli.timeline import print_run
 
     async with looking(store) as client:
@@ -109,7 +109,7 @@ async def _show(run: str, store: str | None, json: bool) -> int:
         }
         screen.say_json(whole)
     else:
-        print_run(screen.out(), info, events, pending=pending, unknown=unknown)
+        print_run(screen.out(), info, events, pending=pending, unknown=unknown, tail=tail(store))
     return 0
 
 
@@ -175,7 +175,7 @@ def unknown(store: StoreOption = None, json: JsonOption = False) -> int:
 
 async def _views(which: str, store: str | None, json: bool) -> int:
     from aaa.cli import screen
-    from aaa.cli.stores import looking
+    from aaa.cli.stores import looking, tail
     from aaa.cli.timeline import print_pending, print_unknown
 
     async with looking(store) as client:
@@ -186,7 +186,7 @@ async def _views(which: str, store: str | None, json: bool) -> int:
             continue
         if number:
             screen.say("")
-        (print_pending if which == "pending" else print_unknown)(screen.out(), view)
+        (print_pending if which == "pending" else print_unknown)(screen.out(), view, tail(store))
     if not found and not json:
         screen.note("nothing waits for approval" if which == "pending" else "nothing is unknown")
     return 0

@@ -90,14 +90,14 @@ async def _run(
     from aaa.cli import logs
     from aaa.cli.manifests import plans
     from aaa.cli.signals import Interrupts, leave
-    from aaa.cli.stores import url_of
+    from aaa.cli.stores import tail, url_of
     from aaa.telemetry.setup import configure_from_environment
 
     configure_from_environment()
     todo, url = plans(file, app=app, given=given), url_of(store)
     ended, todo = await _finished(todo, url)
     loaded = {plan.run_id: _load(plan) for plan in todo}
-    display = _display(runs=len(todo) > 1, json=json)
+    display = _display(runs=len(todo) > 1, json=json, tail=tail(store))
     followers = [_follower(plan, loaded[plan.run_id], url, display) for plan in todo]
     logs.through(display)
     results = [*ended]
@@ -113,7 +113,7 @@ async def _run(
     for followed in results:
         _tell(followed, json=json, several=len(results) > 1)
     code = _worst([followed.code for followed in results])
-    _say_how_to_go_on(file, results, code)
+    _say_how_to_go_on(f"aaa run {file}{tail(store)}", results, code)
     if any(follower.engine.unstoppable for follower in followers):
         leave(code)  # a tool's thread would keep the process alive
     return code
@@ -122,7 +122,7 @@ async def _run(
 async def _finished(todo: list[Plan], url: str) -> tuple[list[Followed], list[Plan]]:
     """Runs that have ended already, which need neither app nor engine; and the others."""
     from aaa.cli.follow import Followed, ending_code
-    from aaa.cli.stores import bounded_open, make
+    from aaa.cli.stores import bounded_close, bounded_open, make
 
     ended, rest = [], []
     store = make(url)
@@ -141,7 +141,7 @@ async def _finished(todo: list[Plan], url: str) -> tuple[list[Followed], list[Pl
             last = (await store.read(plan.run_id, after=info.head.seq - 1))[-1]
             ended.append(Followed(plan.run_id, ending_code(last), last))
     finally:
-        await store.close()
+        await bounded_close(store)
     return ended, rest
 
 
@@ -188,7 +188,7 @@ def _follower(plan: Plan, app: App, url: str, display: Display) -> Follower:
     return follower
 
 
-def _display(*, runs: bool, json: bool) -> Display:
+def _display(*, runs: bool, json: bool, tail: str) -> Display:
     from aaa.cli import screen
     from aaa.cli.display import Lines, Quiet
 
@@ -197,8 +197,8 @@ def _display(*, runs: bool, json: bool) -> Display:
     if screen.out().is_terminal and not screen.out().is_dumb_terminal:
         from aaa.cli.board import Board
 
-        return Board(screen.out())
-    return Lines(runs=runs)
+        return Board(screen.out(), tail=tail)
+    return Lines(runs=runs, tail=tail)
 
 
 def _draining(display: Display, what: str) -> None:
@@ -216,6 +216,8 @@ def _tell(followed: Followed, *, json: bool, several: bool) -> None:
     elif ending is not None:
         if several:
             screen.say(f"\n{followed.run_id}:")
+        elif screen.out().is_terminal:
+            screen.say("")
         print_result(screen.out(), ending)
     elif followed.code == exits.FAILED:
         screen.note(f"{followed.run_id} was cancelled before it began, as its manifest wishes")
@@ -225,7 +227,7 @@ def _result_json(run_id: str, code: int, ending: Event | None) -> dict[str, Any]
     from aaa.runtime.outcome import outcome_of
 
     if ending is None:
-        names = {exits.WAITING: "waiting", exits.FAILED: "cancelled"}
+        names = {exits.WAITING: "waiting", exits.FAILED: "cancelled", exits.BROKEN: "ended early"}
         return {"run_id": run_id, "status": names.get(code, "interrupted")}
     outcome = outcome_of(ending)
     told: dict[str, Any] = {"run_id": run_id, "status": outcome.status}
@@ -237,19 +239,20 @@ def _result_json(run_id: str, code: int, ending: Event | None) -> dict[str, Any]
 
 
 def _worst(codes: Sequence[int]) -> int:
-    """Of several runs: interrupted, then failed, then waiting."""
-    order = (exits.INTERRUPTED, exits.FAILED, exits.WAITING)
+    """Of several runs: broken off, then interrupted, failed, waiting."""
+    order = (exits.BROKEN, exits.INTERRUPTED, exits.FAILED, exits.WAITING)
     return next((code for code in order if code in codes), exits.DONE)
 
 
-def _say_how_to_go_on(file: Path, results: Sequence[Followed], code: int) -> None:
+def _say_how_to_go_on(command: str, results: Sequence[Followed], code: int) -> None:
     from aaa.cli import screen
 
     open_ = [each.run_id for each in results if each.ending is None and each.code != exits.FAILED]
     if not open_:
         return
     names = ", ".join(open_)
-    if code == exits.INTERRUPTED:
-        screen.note(f"interrupted; {names} is kept, and goes on with: aaa run {file}")
+    if code in (exits.INTERRUPTED, exits.BROKEN):
+        word = "interrupted" if code == exits.INTERRUPTED else "ended early"
+        screen.note(f"{word}; {names} is kept, and goes on with: {command}")
     else:
-        screen.note(f"{names} waits for a person; then go on with: aaa run {file}")
+        screen.note(f"{names} waits for a person; then go on with: {command}")

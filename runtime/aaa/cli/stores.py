@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 FOLDER: Final = ".aaa"
 DEFAULT_URL: Final = f"sqlite:///{FOLDER}/aaa.db"
 #: How long opening may take until the store counts as one that cannot be reached.
-OPEN_TIMEOUT_S: Final = 4.0
+OPEN_TIMEOUT_S: Final = 3.0
+CLOSE_TIMEOUT_S: Final = 1.0
 
 
 def url_of(given: str | None) -> str:
@@ -77,7 +80,23 @@ async def looking(given: str | None) -> AsyncIterator[Client]:
         await bounded_open(store, url)
         yield Client(store)
     finally:
-        await store.close()
+        await bounded_close(store)
+
+
+async def bounded_close(store: EventStore) -> None:
+    """Close, but wait for no server that has gone."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(store.close(), CLOSE_TIMEOUT_S)
+
+
+def tail(given: str | None) -> str:
+    """What a command that is shown must end with to reach the same store.
+
+    Nothing if that store is found anyway, or if the URL may hold a password.
+    """
+    if given is None or given == os.environ.get("AAA_STORE") or "@" in given:
+        return ""
+    return f" --store {shlex.quote(given)}"
 
 
 def shown(url: str) -> str:

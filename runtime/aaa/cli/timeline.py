@@ -121,6 +121,7 @@ def print_run(
     *,
     pending: Sequence[CallView],
     unknown: Sequence[CallView],
+    tail: str = "",
 ) -> None:
     """Everything that ``aaa show`` prints."""
     console.print(header(info, events), soft_wrap=True)
@@ -135,9 +136,9 @@ def print_run(
     if events and events[-1].type in ev.ENDINGS:
         print_result(console, events[-1])
     for view in pending:
-        print_pending(console, view)
+        print_pending(console, view, tail)
     for view in unknown:
-        print_unknown(console, view)
+        print_unknown(console, view, tail)
     if info.status == "open" and not pending:
         console.print(Text(_needs(info, events), style=STYLES["ask"]))
 
@@ -157,20 +158,20 @@ def print_result(console: Console, ending: Event) -> None:
         console.print(Text(f"cancelled{f': {reason}' if reason else ''}", style=STYLES["bad"]))
 
 
-def print_pending(console: Console, view: CallView) -> None:
-    """A call that waits for approval, with the commands to type."""
+def print_pending(console: Console, view: CallView, tail: str = "") -> None:
+    """A call that waits for approval, with the commands to type; ``tail`` names the store."""
     head = Text(f"{view.name} {view.call_id}", style="bold")
     head.append(f" waits for approval ({short(view.reason, 80)}), for", style=STYLES["ask"])
     _print_call(
         console,
         head,
         view,
-        f"aaa approve {view.run_id} {view.call_id} --digest {view.args_digest}",
-        f"aaa reject {view.run_id} {view.call_id} --reason '…'",
+        f"aaa approve {view.run_id} {view.call_id} --digest {view.args_digest}{tail}",
+        f"aaa reject {view.run_id} {view.call_id} --reason '…'{tail}",
     )
 
 
-def print_unknown(console: Console, view: CallView) -> None:
+def print_unknown(console: Console, view: CallView, tail: str = "") -> None:
     """A call whose effect is unknown, with the evidence and the commands to type."""
     head = Text(f"{view.name} {view.call_id}", style="bold")
     head.append(f" may have happened ({short(view.reason, 80)}); look it up", style=STYLES["bad"])
@@ -178,9 +179,9 @@ def print_unknown(console: Console, view: CallView) -> None:
         console,
         head,
         view,
-        f"aaa resolve {view.run_id} {view.call_id} --done ['JSON']",
-        f"aaa resolve {view.run_id} {view.call_id} --not-done",
-        f"aaa resolve {view.run_id} {view.call_id} --retry",
+        f"aaa resolve {view.run_id} {view.call_id} --done{tail}",
+        f"aaa resolve {view.run_id} {view.call_id} --not-done{tail}",
+        f"aaa resolve {view.run_id} {view.call_id} --retry{tail}",
     )
     for event in view.evidence:
         line = line_of(event)

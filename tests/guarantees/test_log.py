@@ -207,12 +207,13 @@ async def test_an_owner_that_has_lost_its_partition_decides_nothing_more(world: 
         return "acted"
 
     link = Link(world.store)
-    one = await world.worker("w1", act, says=CALLS_ACT, link=link, worker_ttl_s=SHORT_S)
+    short: dict[str, Any] = {"worker_ttl_s": SHORT_S, "llm": {"lease_ttl_s": SHORT_S}}
+    one = await world.worker("w1", act, says=CALLS_ACT, link=link, **short)
     arrived, go = link.hold(claims_tool)
     run_id = await one.submit()
     await within(arrived.wait())
     link.lost_pulses = 1_000_000  # it is cut off, and its ownership runs out
-    two = await world.worker("w2", act, says=CALLS_ACT, worker_ttl_s=SHORT_S)
+    two = await world.worker("w2", act, says=CALLS_ACT, **short)
     assert await two.text(run_id) == "acted"
     before = await world.log(run_id)
     go.set()

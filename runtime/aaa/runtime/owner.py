@@ -282,8 +282,7 @@ class Owner:
             receipt = await self._bus.send(owned.partition, operations)
             for after_ms in _timers(operations):
                 self._on_timer(owned.partition, after_ms)
-            begun = isinstance(operations[0], Create) and _anothers(owned, receipt.verdicts[0])
-            if append is not None and not begun:
+            if append is not None and not _stood_before(operations, receipt):
                 self._appended(owned, append, receipt)
             return receipt
         finally:
@@ -465,6 +464,17 @@ def _fold_settled(owned: OwnedRun, settled: Settled) -> None:
         state.fold(event)
     else:
         owned.state = None
+
+
+def _stood_before(operations: list[port.Operation], receipt: Receipt) -> bool:
+    """Whether the run that was to be created has a history already, which nobody has folded.
+
+    After a lost reply it may be this very operation that created it: then its decision stands.
+    """
+    first = receipt.verdicts[0]
+    if not isinstance(operations[0], Create):
+        return False
+    return not isinstance(first, Appended) or (first.dups[0] and not receipt.again)
 
 
 def _anothers(owned: OwnedRun, verdict: port.Verdict) -> bool:

@@ -49,7 +49,8 @@ def test_a_record_is_one_line_of_json_with_its_event_and_fields(
 
 def test_nothing_in_a_message_gets_out_of_its_line() -> None:
     nasty = 'a\nb\r\x1b[2J\x00\x7f\x9b31m\u2028\ud800"}'
-    apart, out = logging.getLogger("aaa.test"), io.StringIO()  # no report can hold such a text
+    # Apart from the tree of loggers: no report of a test can hold such a text.
+    apart, out = logging.Logger("aaa.test"), io.StringIO()  # noqa: LOG001
     handler = logging.StreamHandler(out)
     handler.setFormatter(JsonFormatter())
     apart.addHandler(handler)

@@ -53,10 +53,15 @@ async def test_a_dead_workers_call_is_taken_over_within_its_ttl_and_poll(world: 
         return "acted"
 
     guard = GuardConfig(lease_ttl_s=0.5, wait_poll_s=0.2)
-    one = await world.worker("w1", act, says=CALLS_ACT, guard=guard)
+    link = Link(world.store)
+    one = await world.worker("w1", act, says=CALLS_ACT, guard=guard, link=link)
     two = await world.worker("w2", act, says=CALLS_ACT, guard=guard)
     await acquainted(one, two)
+    arrived, go = link.hold(claims_tool)
     await one.submit(run_of("w1", "w2"))
+    await within(arrived.wait())
+    await until(lambda: not two.engine._visits)  # no hint of the call's lease reaches the heir
+    go.set()
     await until(lambda: bool(started))
     died = time.monotonic()
     await one.engine.kill()

@@ -155,7 +155,15 @@ def _pytest(
 ) -> subprocess.CompletedProcess[str]:
     command = [
         *(sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"),
-        *("-p", "pytest_asyncio.plugin", "-p", "pytest_timeout", "-o", f"pythonpath={runtime} {ROOT / 'tests'}", "--timeout=60"),
+        *(
+            "-p",
+            "pytest_asyncio.plugin",
+            "-p",
+            "pytest_timeout",
+            "-o",
+            f"pythonpath={runtime} {ROOT / 'tests'}",
+            "--timeout=60",
+        ),
         *(arguments + list(TESTS)),
     ]
     return subprocess.run(

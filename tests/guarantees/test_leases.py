@@ -53,10 +53,21 @@ async def test_a_dead_workers_call_is_taken_over_within_its_ttl_and_poll(world: 
         return "acted"
 
     guard = GuardConfig(lease_ttl_s=0.5, wait_poll_s=0.2)
-    one = await world.worker("w1", act, says=CALLS_ACT, guard=guard)
-    two = await world.worker("w2", act, says=CALLS_ACT, guard=guard)
+    link = Link(world.store)
+    one = await world.worker("w1", act, says=CALLS_ACT, guard=guard, link=link)
+    heard = Link(world.store)
+    two = await world.worker("w2", act, says=CALLS_ACT, guard=guard, link=heard)
     await acquainted(one, two)
+    arrived, go = link.hold(claims_tool)
     await one.submit(run_of("w1", "w2"))
+    await within(arrived.wait())
+    # No hint of the call's lease reaches the heir: neither a visit nor a heartbeat is under way.
+    beats = -1
+    while beats != heard.pulses or two.engine._heartbeat._wake.is_set():
+        beats = heard.pulses
+        await asyncio.sleep(0.06)
+    await until(lambda: not two.engine._visits)
+    go.set()
     await until(lambda: bool(started))
     died = time.monotonic()
     await one.engine.kill()

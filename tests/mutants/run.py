@@ -155,13 +155,26 @@ def _pytest(
 ) -> subprocess.CompletedProcess[str]:
     command = [
         *(sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"),
-        *("-p", "no:xdist", "-o", f"pythonpath={runtime} {ROOT / 'tests'}", "--timeout=60"),
+        *(
+            "-p",
+            "pytest_asyncio.plugin",
+            "-p",
+            "pytest_timeout",
+            "-o",
+            f"pythonpath={runtime} {ROOT / 'tests'}",
+            "--timeout=60",
+        ),
         *(arguments + list(TESTS)),
     ]
     return subprocess.run(
         command,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(runtime), "AAA_TEST_PATIENCE_S": PATIENCE_S},
+        env=os.environ
+        | {
+            "PYTHONPATH": str(runtime),
+            "AAA_TEST_PATIENCE_S": PATIENCE_S,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # half of a short run's time
+        },
         capture_output=True,
         text=True,
         timeout=limit_s,

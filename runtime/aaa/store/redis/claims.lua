@@ -61,10 +61,11 @@ local function start(tx, run, call, terms, offer, verify)
   if verify then
     call.verifies = call.verifies + 1
   else
+    -- A call that began with a record keeps having one (G22).
+    call.guarded = terms.guarded or (call.attempt > 0 and call.guarded)
     call.attempt = call.attempt + 1
-    call.guarded = terms.guarded
     if call.approval == 'granted' then call.approval = 'used' end
-    if terms.guarded and is_tool(call.queue) then
+    if call.guarded and is_tool(call.queue) then
       record_start(tx, run, call, terms.policy_json, offer.worker_json)
     end
   end

@@ -136,6 +136,17 @@ async def a_later_policy_never_loosens(s: Scene) -> None:
     assert (got.claimed, got.settled_runs) == ((), (request.run_id,))
 
 
+@case("G22", "G3")
+async def a_call_that_began_with_a_record_keeps_having_one(s: Scene) -> None:
+    """A worker that offers to run it unguarded records its attempt all the same."""
+    request = await s.call()
+    await s.take_one("w1", terms(ttl_ms=s.harness.ttl_ms))
+    await s.harness.lose_lease("w1")
+    again = await s.take_one("w2", terms(guarded=False))
+    assert again.started is not None
+    assert (again.attempt, again.started.id) == (2, f"{request.id}:attempt:2")
+
+
 @case("G22", "G5")
 async def the_smallest_cap_seen_is_in_force(s: Scene) -> None:
     """A later, larger cap does not raise the first one; a smaller one lowers it for good."""

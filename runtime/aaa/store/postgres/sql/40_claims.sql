@@ -43,8 +43,9 @@ BEGIN
     IF verify THEN
         c.verifies := c.verifies + 1;
     ELSE
+        -- A call that began with a record keeps having one (G22).
+        c.guarded := (terms->>'guarded')::boolean OR (c.attempt > 0 AND c.guarded);
         c.attempt := c.attempt + 1;
-        c.guarded := (terms->>'guarded')::boolean;
         IF c.approval = 'granted' THEN c.approval := 'used'; END IF;
         IF c.guarded AND starts_with(c.queue, 'tool/') THEN
             r := fn_add_event(r, c.request_id || ':attempt:' || c.attempt, 'aaa.tool.started',

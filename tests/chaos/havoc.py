@@ -20,8 +20,10 @@ from aaa.store import open_store
 from aaa.store.port import EventStore
 from chaos import payments
 
+#: Exit codes of a worker that cannot work; none of the faults leads to one.
+REFUSALS = (1, 2, 3)
 HERE = Path(__file__).parent
-WORKER_TTL_S = 0.8
+WORKER_TTL_S = 1.0
 
 
 @dataclass
@@ -52,7 +54,10 @@ class Worker:
             self.process.send_signal(number)
 
     def restart_if_gone(self) -> None:
-        if self.process is None or self.process.poll() is not None:
+        code = None if self.process is None else self.process.poll()
+        if code in REFUSALS:
+            raise AssertionError(f"a worker ended by itself with {code}: {self.log.read_text()}")
+        if self.process is None or code is not None:
             self.start()
 
     def stop(self) -> None:

@@ -18,7 +18,7 @@ from aaa.llm import FakeLLMClient, LLMHandler, ModelReply, ModelRequest
 from aaa.llm.fake import text, tool_call, tool_calls
 from aaa.tools import GuardConfig, ToolContext, ToolHandler, ToolRegistry, tool
 
-LEASE_TTL_S = 0.6
+LEASE_TTL_S = 1.0
 MAX_ATTEMPTS = 50
 
 
@@ -36,9 +36,9 @@ async def pay_often(order: str, ctx: ToolContext) -> str:
 
 async def _pay(name: str, order: str, ctx: ToolContext) -> str:
     _note(name, ctx)
-    # A payment in ten outlasts the lease; the others take up to 20 ms.
+    # A payment in twenty outlasts the lease; the others take up to 20 ms.
     lot = blake2b(f"{name}{order}".encode(), digest_size=2).digest()
-    await asyncio.sleep(LEASE_TTL_S * 1.5 if lot[0] < 26 else lot[1] / 12_800)
+    await asyncio.sleep(LEASE_TTL_S * 1.5 if lot[0] < 13 else lot[1] / 12_800)
     return "paid"
 
 

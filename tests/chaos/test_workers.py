@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from aaa import events as ev
 from aaa.check import check_store
 from aaa.store import open_store
+from aaa.store.port import EventStore
 from chaos import payments
 from chaos.havoc import havoc, starts
 
@@ -35,15 +37,28 @@ async def test_a_thousand_runs_end_while_workers_die_and_freeze(url: str, tmp_pa
     begun = Counter((record["tool"], record["key"]) for record in starts(tmp_path / "ledger.jsonl"))
     once = {key: count for (tool, key), count in begun.items() if tool == "pay_once"}
     often = {key: count for (tool, key), count in begun.items() if tool == "pay_often"}
-    assert len(once) == len(often) == RUNS
     assert {key for key, count in once.items() if count > 1} == set()
     assert max(often.values()) <= payments.MAX_ATTEMPTS
 
     store = open_store(url)
     await store.open()
     try:
-        report_of_log = await check_store(store)
+        checked = await check_store(store)
+        idle = {run.run_id for run in await store.runs(limit=RUNS)} - {
+            str(key).removeprefix("once:") for key in once
+        }
+        told = [await errors_of(store, run_id) for run_id in idle]
     finally:
         await store.close()
-    assert report_of_log.violations == []
-    assert report_of_log.runs == RUNS
+    assert checked.violations == []
+    assert checked.runs == RUNS
+    # A payment that the ledger has never seen did not succeed: its worker died between the claim
+    # and the tool's first line (unknown to anybody), or said that it had not begun.
+    assert all({"NotExecuted", "OutcomeUnknown"} & set(errors) for errors in told)
+
+
+async def errors_of(store: EventStore, run_id: str) -> list[str]:
+    """The errors of a run's tool calls."""
+    return [
+        event.data["error"] for event in await store.read(run_id) if event.type == ev.TOOL_FAILED
+    ]

@@ -126,6 +126,7 @@ class Shell:
             "PATH": f"{commands}{os.pathsep}{kept['PATH']}",
             "PYTHONPATH": str(RUNTIME),
             "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUNBUFFERED": "1",
             "NO_COLOR": "1",
             "COLUMNS": "100",
             "LOGNAME": "ann",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import typer
 
 from aaa import errors, events
+from aaa.cli.program import app
 from docs.pages import PAGES, ROOT, RUNTIME
 
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
@@ -80,6 +83,24 @@ def test_the_events_page_lists_every_error_that_the_code_records() -> None:
     assert recorded <= listed
     in_code = "".join(path.read_text() for path in RUNTIME.joinpath("aaa").rglob("*.py"))
     assert [name for name in listed if name not in in_code] == []
+
+
+def test_the_architecture_names_modules_that_there_are_and_all_packages() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(aaa\.[a-z_.]+)`", page)) - set(events.TYPES) - {"aaa.tool."}
+    modules = {name for name in named if not name.endswith(".")}
+    assert [name for name in sorted(modules) if find_spec(name) is None] == []
+    packages = {f"aaa.{path.parent.name}" for path in RUNTIME.glob("aaa/*/__init__.py")}
+    assert packages <= modules
+    files = re.findall(r"`(?:aaa/)?((?:runtime|store|policy)/\w+\.py|\w+\.py)`", page)
+    assert [name for name in files if not (RUNTIME / "aaa" / name).exists()] == []
+
+
+def test_the_command_s_page_lists_its_commands() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").split("## Commands")[1]
+    listed = set(re.findall(r"`aaa (policy explain|[a-z]+)", page.split("\n### ")[0]))
+    groups = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert listed == {"policy explain", *groups} - {"policy"}
 
 
 def recorded_errors() -> set[str]:

@@ -31,6 +31,7 @@ def undisturbed(tmp_path: Path) -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.mark.timeout(400)  # the guide types some forty commands
 @pytest.mark.usefixtures("undisturbed")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_of_the_page_does_what_the_page_says(page: Path, tmp_path: Path) -> None:

@@ -35,9 +35,8 @@ class ToolHandler:
     """Runs the tools of a registry under the guard.
 
     ``guard`` is the default for every tool; a decorator and policies may override it.
-    ``result_limit_bytes`` bounds what a tool may return (G16); ``approval_ttl_s`` is how long an
-    approval holds until its call is claimed; ``cancel_grace_s`` how long a cancelled tool may
-    take to stop before it is reported as one that cannot be stopped (G9).
+    ``result_limit_bytes`` bounds what a tool may return (G16); ``cancel_grace_s`` is how long a
+    cancelled tool may take to stop before it is reported as one that cannot be stopped (G9).
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class ToolHandler:
         guard: GuardConfig | None = None,
         policies: Sequence[ToolPolicyRules] = (),
         result_limit_bytes: int = DEFAULT_LIMIT_BYTES,
-        approval_ttl_s: float = 86_400.0,
         cancel_grace_s: float = 5.0,
     ) -> None:
         if guard is not None and not isinstance(guard, GuardConfig):
@@ -56,7 +54,6 @@ class ToolHandler:
         self.guard = guard or GuardConfig()
         self.policies = tuple(policies)
         self.result_limit_bytes = result_limit_bytes
-        self.approval_ttl_s = approval_ttl_s
         self.cancel_grace_s = cancel_grace_s
         self._settings: dict[str, ToolSettings] = {}
 

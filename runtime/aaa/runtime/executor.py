@@ -120,14 +120,15 @@ class Executor:
 
     def patience(self) -> tuple[float, float]:
         """The shortest TTL and the shortest ``wait_poll_s`` of what this worker runs, in seconds."""
-        ttls, polls = [DEFAULT.lease_ttl_s], [DEFAULT.wait_poll_s]
+        ttls: list[float] = []
+        polls: list[float] = []
         if self.model is not None:
             ttls.append(self.model.lease_ttl_s)
         if self.tools is not None:
             guards = [self.tools.config_for(tool) for tool in self.tools.registry]
             ttls += [guard.lease_ttl_s for guard in guards]
             polls += [guard.wait_poll_s for guard in guards]
-        return min(ttls), min(polls)
+        return min(ttls, default=DEFAULT.lease_ttl_s), min(polls, default=DEFAULT.wait_poll_s)
 
     # ---------------------------------------------------------------------- running
 

@@ -78,19 +78,20 @@ class Bus:
 
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Event]:
         """A run's events, however long the store cannot be reached: what waits is not lost."""
-        return await self._again(lambda: self._store.read(run_id, after=after, limit=limit))
+        return await self._again(run_id, lambda: self._store.read(run_id, after=after, limit=limit))
 
     async def run(self, run_id: str) -> RunInfo | None:
         """A run's index entry, as :meth:`read`."""
-        return await self._again(lambda: self._store.run(run_id))
+        return await self._again(run_id, lambda: self._store.run(run_id))
 
-    async def _again(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _again(self, run_id: str, ask: Callable[[], Awaitable[T]]) -> T:
         wait_s = _RETRY_FIRST_S
         while not self._closed:
             try:
                 return await ask()
             except StoreUnavailable as error:
-                log.warning("store unavailable, will try again: %s", error)
+                message = "store unavailable, will try again: %s"
+                tell(log, names.LOG_STORE_NOT_READ, message, error, run_id=run_id)
                 await self._clock.sleep(wait_s)
                 wait_s = min(2 * wait_s, _RETRY_MAX_S)
         raise StoreUnavailable("the engine has stopped")

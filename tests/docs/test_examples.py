@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from aaa.manifest import load_manifests
 from docs.pages import ROOT, RUNTIME
 
 EXAMPLES = ROOT / "examples"
@@ -55,6 +56,13 @@ def test_a_worker_killed_in_the_middle_refunds_once_in_both_modes(tmp_path: Path
     told = run(EXAMPLES / "refund" / "demo.py", tmp_path)
     assert "kept: at_most_once: one request, 1 refund made" in told
     assert "kept: at_least_once: 2 requests, 1 refund made" in told
+
+
+def test_every_manifest_in_examples_loads() -> None:
+    files = sorted(EXAMPLES.rglob("*.yaml"))
+    assert files
+    for file in files:
+        assert load_manifests(file.read_text(encoding="utf-8"), file=str(file))
 
 
 def test_every_program_in_examples_is_run_by_a_test() -> None:

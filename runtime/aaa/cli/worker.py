@@ -120,7 +120,7 @@ async def _serve(
     from aaa.cli.signals import Interrupts, blocked, leave
     from aaa.cli.stores import bounded_open, make, shown, url_of
     from aaa.runtime import Engine
-    from aaa.telemetry.setup import configure_from_environment
+    from aaa.telemetry import configure_from_environment, names, tell
 
     configure_from_environment(worker=worker)
     url = url_of(store_url)
@@ -138,29 +138,26 @@ async def _serve(
     serves = app.attach(engine, policies=rules)
     await bounded_open(engine.store, url, strict=strict)
     await engine.start()
-    log.info(
-        "worker %s serves %s from %s",
-        engine.worker,
-        serves,
-        shown(url),
-        extra={"worker": engine.worker},
-    )
+    name, message = engine.worker, "worker %s serves %s from %s"
+    tell(log, names.LOG_SERVES, message, name, serves, shown(url), worker=name)
     with Interrupts(on_first=_draining, on_second=lambda: None) as heard:
         stopping = asyncio.ensure_future(heard.asked.wait())
         while not stopping.done() and not engine.unstoppable:
             await asyncio.wait({stopping}, timeout=CHECK_S)
         stopping.cancel()
         if engine.unstoppable:
-            log.error(
-                "tool %s could not be stopped; draining, to be replaced",
-                ", ".join(engine.unstoppable),
-            )
+            message = "tool %s could not be stopped; draining, to be replaced"
+            tools = ", ".join(engine.unstoppable)
+            tell(log, names.LOG_UNSTOPPABLE, message, tools, worker=name)
         await engine.stop()
-    log.info("drained", extra={"worker": engine.worker})
+    tell(log, names.LOG_DRAINED, "drained", worker=name)
     if engine.unstoppable:
         leave(exits.BROKEN)
     return exits.DONE
 
 
 def _draining(what: str) -> None:
-    log.info("%s: claiming nothing more, letting calls finish; once more ends at once", what)
+    from aaa.telemetry import names, tell
+
+    message = "%s: claiming nothing more, letting calls finish; once more ends at once"
+    tell(log, names.LOG_DRAINING, message, what)

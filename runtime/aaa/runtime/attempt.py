@@ -37,6 +37,7 @@ from aaa.lease import Lease
 from aaa.policy import Delivery, OnLostLease, ToolSettings
 from aaa.store.claims import UNKNOWN_TEXT
 from aaa.store.port import Claimed
+from aaa.telemetry import names, tell
 from aaa.tools import Done, NotDone, Tool, ToolContext, encode_result
 from aaa.tools.isolate import ProcessLost, run_isolated
 
@@ -173,7 +174,17 @@ class Attempt:
         error = None if task.cancelled() else task.exception()
         if not isinstance(error, ProcessLost):
             return self._outcome(task)
-        log.warning("run %s, call %s: %s", ctx.run_id, ctx.call_id, error)
+        tell(
+            log,
+            names.LOG_PROCESS_LOST,
+            "run %s, call %s: %s",
+            ctx.run_id,
+            ctx.call_id,
+            error,
+            run_id=ctx.run_id,
+            call_id=ctx.call_id,
+            attempt=ctx.attempt,
+        )
         if self.claimed.delivery == Delivery.AT_MOST_ONCE:
             return await self._ask(arguments, ctx, abandoned=False)
         if self.settings.guard.enabled:

@@ -180,8 +180,16 @@ class Owner:
             self._tell(names.LOG_RUN_STUCK, owned, "run %s: %s", owned.run_id, error)
             self._runs.pop((owned.app, owned.run_id), None)
             _fail(owned, error)
-        except Exception as error:
-            log.exception("run %s", owned.run_id)
+        except Exception as error:  # noqa: BLE001 - told with its trace
+            tell(
+                log,
+                names.LOG_RUN_STUCK,
+                "run %s",
+                owned.run_id,
+                exc_info=True,
+                run_id=owned.run_id,
+                worker=self._cluster.worker,
+            )
             self._runs.pop((owned.app, owned.run_id), None)
             _fail(owned, error)
         finally:

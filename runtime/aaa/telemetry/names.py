@@ -296,6 +296,7 @@ METRICS: Final = (
 
 LOG_STORE_RISK: Final = LogEvent("aaa.store.risk", logging.WARNING, ("worker",))
 LOG_STORE_UNAVAILABLE: Final = LogEvent("aaa.store.unavailable", logging.WARNING, ("partition",))
+LOG_STORE_NOT_READ: Final = LogEvent("aaa.store.not_read", logging.WARNING, ("run_id",))
 LOG_STORE_WENT_BACK: Final = LogEvent(
     "aaa.store.went_back", logging.CRITICAL, ("partition", "worker")
 )
@@ -322,11 +323,20 @@ LOG_CALL_BROKE: Final = LogEvent(
     "aaa.call.broke", logging.ERROR, ("run_id", "call_id", "attempt", "worker")
 )
 
+LOG_PROCESS_LOST: Final = LogEvent(
+    "aaa.call.process_lost", logging.WARNING, ("run_id", "call_id", "attempt")
+)
+LOG_TOOL_OUTPUT: Final = LogEvent("aaa.tool.output", logging.INFO, ("run_id", "call_id"))
+LOG_SERVES: Final = LogEvent("aaa.worker.serves", logging.INFO, ("worker",))
+LOG_DRAINING: Final = LogEvent("aaa.worker.draining", logging.INFO)
+LOG_DRAINED: Final = LogEvent("aaa.worker.drained", logging.INFO, ("worker",))
+LOG_UNSTOPPABLE: Final = LogEvent("aaa.worker.unstoppable", logging.ERROR, ("worker",))
 LOG_TELEMETRY_BROKE: Final = LogEvent("aaa.telemetry.broke", logging.WARNING)
 
 LOG_EVENTS: Final = (
     LOG_STORE_RISK,
     LOG_STORE_UNAVAILABLE,
+    LOG_STORE_NOT_READ,
     LOG_STORE_WENT_BACK,
     LOG_NOT_WOKEN,
     LOG_VISIT_FAILED,
@@ -342,5 +352,11 @@ LOG_EVENTS: Final = (
     LOG_RUN_CORRUPT,
     LOG_SETTLE_VERDICT,
     LOG_CALL_BROKE,
+    LOG_PROCESS_LOST,
+    LOG_TOOL_OUTPUT,
+    LOG_SERVES,
+    LOG_DRAINING,
+    LOG_DRAINED,
+    LOG_UNSTOPPABLE,
     LOG_TELEMETRY_BROKE,
 )

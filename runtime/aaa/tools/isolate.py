@@ -24,6 +24,7 @@ from typing import Any, Final
 import orjson
 
 from aaa.errors import NotExecuted, OutcomeError, OutcomeUnknown, ResultRejected, ToolError
+from aaa.telemetry import names, tell
 from aaa.tools.context import ToolContext
 from aaa.tools.definition import Tool
 from aaa.tools.result import DEFAULT_LIMIT_BYTES
@@ -251,9 +252,14 @@ class _Child:
             part = chunk[: max(0, MAX_OUTPUT_BYTES - kept)]
             kept += len(part)
             for line in part.decode("utf-8", "replace").splitlines():
-                log.info("%s %s %s: %s", self._ctx.run_id, self._ctx.call_id, self._name, line)
+                self._tell(f"{self._name}: {line}")
             if part and kept >= MAX_OUTPUT_BYTES:
-                log.info("%s %s: further output dropped", self._ctx.run_id, self._ctx.call_id)
+                self._tell("further output dropped")
+
+    def _tell(self, text: str) -> None:
+        run_id, call_id = self._ctx.run_id, self._ctx.call_id
+        event = names.LOG_TOOL_OUTPUT
+        tell(log, event, "%s %s %s", run_id, call_id, text, run_id=run_id, call_id=call_id)
 
 
 def _unwrap(frame: Mapping[str, Any]) -> Any:

@@ -50,7 +50,7 @@ MODULES: tuple[Module, ...] = (
         },
         # Without these the servers call themselves v0.0.0, and clients judge them by it.
         f"-s -w -X {_VERSION}.gitVersion={KUBERNETES}"
-        f" -X {_VERSION}.gitMajor={KUBERNETES[1:].split('.')[0]}"
+        f" -X {_VERSION}.gitMajor={KUBERNETES[1:].split('.', maxsplit=1)[0]}"
         f" -X {_VERSION}.gitMinor={KUBERNETES.split('.')[1]}",
     ),
     Module("etcd", {"etcd": "go.etcd.io/etcd/server/v3"}),

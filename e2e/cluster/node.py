@@ -128,6 +128,15 @@ class Node:
                 lambda: not self.is_running(component), what=f"the end of {component}", timeout_s=5
             )
 
+    def kill(self) -> None:
+        """End the node with everything in it; the kernel does the rest."""
+        first, outer = self.first_process(), _number(self.folder / "pid")
+        if first is None or outer is None:
+            return
+        os.kill(outer, signal.SIGKILL)
+        gone = Path(f"/proc/{first}")
+        wait_until(lambda: not _lives(gone), what=f"the end of {self.name}", timeout_s=20)
+
     def tail(self, component: str, *, characters: int = 1500) -> str:
         """The end of a server's log."""
         log = self.folder / "logs" / component

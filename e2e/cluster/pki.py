@@ -86,9 +86,9 @@ class Authority:
     def _request(
         self, name: str, subject: str, extensions: Sequence[str], signer: Sequence[str] = ()
     ) -> None:
-        added = [word for each in extensions for word in ("-addext", each)]
-        files = ["-out", self.folder / f"{name}.crt", "-keyout", self.folder / f"{name}.key"]
-        config = ["-config", self.folder / "openssl.cnf"]
-        run(
-            ["openssl", "req", "-x509", *config, *_KEY, "-subj", subject, *added, *signer, *files],
-        )
+        argv: list[str | Path] = ["openssl", "req", "-x509", *_KEY, "-subj", subject]
+        argv += ["-config", self.folder / "openssl.cnf"]
+        for extension in extensions:
+            argv += ["-addext", extension]
+        argv += [*signer, "-out", self.folder / f"{name}.crt"]
+        run([*argv, "-keyout", self.folder / f"{name}.key"])

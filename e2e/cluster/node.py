@@ -24,7 +24,6 @@ from cluster.shell import ClusterError, run, wait_until
 _FIRST_PROCESS = """
 set -eu
 mount --make-rprivate /
-mount --make-rshared /
 mount -t tmpfs -o mode=755 e2e /run
 n=0
 for kept in "$0" "$1"; do n=$((n + 1)); mkdir /run/kept$n; mount --bind "$kept" /run/kept$n; done
@@ -35,6 +34,7 @@ for kept in "$0" "$1"; do
   n=$((n + 1)); mkdir -p "$kept"; mount --bind /run/kept$n "$kept"; umount /run/kept$n
 done
 mkdir -p /run/lock
+mount --make-rshared /
 touch "$2"
 trap '' CHLD
 exec sleep infinity

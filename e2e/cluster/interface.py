@@ -6,10 +6,20 @@ from typing import Protocol
 from cluster.faults import NodeShell, PodFaults
 from cluster.images import Base
 from cluster.kubectl import Kubectl
+from cluster.shell import Progress
 
 
 class Cluster(Protocol):
     """A running cluster. Failures of any verb are `ClusterError`s."""
+
+    def up(self, progress: Progress) -> None:
+        """Start the cluster, unless a healthy one of this version runs already."""
+
+    def down(self, progress: Progress) -> None:
+        """Take down whatever is there, also what a crashed run left, without a trace."""
+
+    def is_running(self) -> bool:
+        """Whether a healthy cluster of this version runs."""
 
     @property
     def kubectl(self) -> Kubectl:

@@ -48,7 +48,7 @@ class KindCluster:
 
     def up(self, progress: Progress) -> None:
         """Create the cluster, unless it is there."""
-        if _NAME in self._kind("get", "clusters").split():
+        if self.is_running():
             progress.say("already running")
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -59,11 +59,15 @@ class KindCluster:
 
     def down(self, progress: Progress) -> None:
         """Delete the cluster."""
-        if _NAME in self._kind("get", "clusters").split():
+        if self.is_running():
             progress.say("taking down")
             kubeconfig = ["--kubeconfig", str(self.kubeconfig())]
             self._kind("delete", "cluster", "--name", _NAME, *kubeconfig, timeout_s=300)
         self.kubeconfig().unlink(missing_ok=True)
+
+    def is_running(self) -> bool:
+        """Whether kind knows a cluster of this name."""
+        return _NAME in self._kind("get", "clusters").split()
 
     @property
     def kubectl(self) -> Kubectl:

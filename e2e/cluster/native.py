@@ -43,7 +43,7 @@ class NativeCluster:
     def up(self, progress: Progress) -> None:
         """Start the cluster, unless a healthy one of this version runs already."""
         requirements.ensure()
-        if self._is_healthy():
+        if self.is_running():
             progress.say("already running")
             return
         self.down(progress)
@@ -62,6 +62,17 @@ class NativeCluster:
         left = traces.of_cluster(self.state)
         if left:
             raise ClusterError(f"the cluster is down, but this is left of it: {'; '.join(left)}")
+
+    def is_running(self) -> bool:
+        """Whether every server of a cluster of this version runs and the API answers."""
+        version = self.state / "version"
+        if not version.exists() or version.read_text() != _version():
+            return False
+        node = self.node(_FIRST)
+        servers = [each.name for each in (node.folder / "pids").glob("*")]
+        if not servers or not all(map(node.is_running, servers)):
+            return False
+        return succeeds(self.kubectl.argv("get", "--raw", "/readyz"), timeout_s=10)
 
     # --- what tests use --------------------------------------------------------------------
 
@@ -95,9 +106,16 @@ class NativeCluster:
         return image.name
 
     def load_image(self, image: Path | str) -> None:
-        archive = Path(image) if isinstance(image, Path) else self._archive_of(image)
+        archive = image if isinstance(image, Path) else self.archive(image)
         for name in self.nodes():
             self._import(self.node(name), archive)
+
+    def archive(self, name: str) -> Path:
+        """Where the archive of a base image or of a built image lies."""
+        for each in (images.PYTHON, images.REDIS):
+            if name == each.tag:
+                return images.base(each).archive
+        return cache_dir() / "images" / f"built-{name.replace('/', '-').replace(':', '-')}.tar"
 
     def build_image(
         self,
@@ -112,7 +130,7 @@ class NativeCluster:
             context,
             name=name,
             dockerfile=dockerfile,
-            archive=self._archive_of(name),
+            archive=self.archive(name),
             target=target,
             arguments=arguments,
             bases=[images.base(images.PYTHON)],
@@ -264,21 +282,8 @@ class NativeCluster:
         noted.mkdir(exist_ok=True)
         (noted / hashlib.sha256(str(archive).encode()).hexdigest()).write_text(str(archive))
 
-    def _archive_of(self, name: str) -> Path:
-        return cache_dir() / "images" / f"built-{name.replace('/', '-').replace(':', '-')}.tar"
-
     def _authority(self) -> Authority:
         return Authority(self.state / "pki")
-
-    def _is_healthy(self) -> bool:
-        version = self.state / "version"
-        if not version.exists() or version.read_text() != _version():
-            return False
-        node = self.node(_FIRST)
-        servers = [each.name for each in (node.folder / "pids").glob("*")]
-        if not servers or not all(map(node.is_running, servers)):
-            return False
-        return succeeds(self.kubectl.argv("get", "--raw", "/readyz"), timeout_s=10)
 
     @staticmethod
     def _index(name: str) -> int:

@@ -3,12 +3,13 @@
 import os
 import shutil
 
+from cluster.interface import Cluster
 from cluster.kind import KindCluster
 from cluster.native import NativeCluster
 from cluster.shell import ClusterError, succeeds
 
 
-def here() -> NativeCluster | KindCluster:
+def here() -> Cluster:
     """kind where Docker answers, else a native cluster; `AAA_E2E_CLUSTER_KIND` decides otherwise."""
     wanted = os.environ.get("AAA_E2E_CLUSTER_KIND") or ("kind" if _docker_runs() else "native")
     if wanted == "kind":

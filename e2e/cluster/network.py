@@ -7,7 +7,7 @@ down is a real partition of that node.
 
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cluster.node import Node
 from cluster.shell import ClusterError, run, succeeds
@@ -34,7 +34,7 @@ def build() -> None:
     run(["ip", "link", "set", BRIDGE, "up"])
 
 
-def clashes(routes: Sequence[dict[str, object]]) -> list[str]:
+def clashes(routes: Sequence[Mapping[str, object]]) -> list[str]:
     """Which of the host's routes overlap the cluster's ranges."""
     ours = [ipaddress.ip_network(each) for each in (NODE_RANGE, POD_RANGE, SERVICE_RANGE)]
     found = []

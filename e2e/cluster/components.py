@@ -56,7 +56,7 @@ class ControlPlane:
             # A node's name is in no DNS: logs and exec would look it up there.
             "--kubelet-preferred-address-types=InternalIP",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-            f"--service-account-key-file={self.authority.accounts_key}",
+            f"--service-account-key-file={self.authority.accounts_public_key}",
             f"--service-account-signing-key-file={self.authority.accounts_key}",
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",

@@ -21,7 +21,7 @@ from cluster.kubectl import Kubectl
 from cluster.node import Node, kill_marked
 from cluster.paths import E2E, cache_dir, state_dir
 from cluster.pki import Authority
-from cluster.shell import ClusterError, Progress, succeeds, wait_until
+from cluster.shell import ClusterError, Hopeless, Progress, succeeds, wait_until
 
 _FIRST = "node-1"
 _TIMEOUT_S = 60.0
@@ -256,6 +256,7 @@ class NativeCluster:
 
     def _wait_for_api(self) -> None:
         def answers() -> bool:
+            _demand(self.node(_FIRST), "etcd", "kube-apiserver")
             return self.kubectl("get", "--raw", "/readyz", timeout_s=10).strip() == "ok"
 
         wait_until(answers, what="the API server", timeout_s=_TIMEOUT_S)
@@ -264,6 +265,7 @@ class NativeCluster:
         condition = '{.status.conditions[?(@.type=="Ready")].status}'
 
         def ready() -> bool:
+            _demand(node, "kubelet")
             return self.kubectl("get", "node", node.name, "-o", f"jsonpath={condition}") == "True"
 
         with _explained(node, "kubelet"):
@@ -271,6 +273,7 @@ class NativeCluster:
 
     def _wait_for_accounts(self) -> None:
         def there() -> bool:
+            _demand(self.node(_FIRST), "kube-controller-manager")
             self.kubectl("get", "serviceaccount", "default")
             return True
 
@@ -321,6 +324,13 @@ def _version() -> str:
     keys = {each.name: binaries.key(each) for each in binaries.MODULES}
     digest.update(json.dumps([keys, os.fspath(cache_dir())], sort_keys=True).encode())
     return digest.hexdigest()
+
+
+def _demand(node: Node, *components: str) -> None:
+    """A server that has ended will not become ready."""
+    for each in components:
+        if not node.is_running(each):
+            raise Hopeless(f"{each} has ended:\n{node.tail(each)}")
 
 
 @contextlib.contextmanager

@@ -103,7 +103,8 @@ class Node:
         words = [*self.enter(), "sh", "-c", 'echo $$ >"$0"; exec "$@"', str(pid_file)]
         log = self.folder / "logs" / component
         self._detach(None, log, [*words, *map(str, argv)])
-        wait_until(lambda: self.is_running(component), what=f"{component} to start", timeout_s=15)
+        started = f"the start of {component}"
+        wait_until(lambda: _number(pid_file) is not None, what=started, timeout_s=15)
 
     def is_running(self, component: str) -> bool:
         """Whether the server that was started under this name still is there."""

@@ -35,6 +35,11 @@ class Authority:
         """Signs service accounts' tokens."""
         return self.folder / "accounts.key"
 
+    @property
+    def accounts_public_key(self) -> Path:
+        """Checks them."""
+        return self.folder / "accounts.pub"
+
     def create(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
@@ -42,6 +47,8 @@ class Authority:
         self._request("ca", "/CN=aaa-e2e", ["basicConstraints=critical,CA:TRUE"])
         curve = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
         run(["openssl", "genpkey", *curve, "-out", self.accounts_key])
+        public = ["-pubout", "-out", self.accounts_public_key]
+        run(["openssl", "pkey", "-in", self.accounts_key, *public])
 
     def sign(
         self, name: str, *, person: str, group: str = "", addresses: Sequence[str] = ()

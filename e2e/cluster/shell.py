@@ -14,6 +14,10 @@ class ClusterError(Exception):
     """The test cluster cannot do what was asked; the text says why and what would help."""
 
 
+class Hopeless(ClusterError):
+    """What is waited for can no longer come."""
+
+
 def run(
     argv: Sequence[str | Path],
     *,
@@ -58,7 +62,10 @@ def succeeds(argv: Sequence[str | Path], *, timeout_s: float = 60.0) -> bool:
 def wait_until(
     holds: Callable[[], bool], *, what: str, timeout_s: float, every_s: float = 0.1
 ) -> None:
-    """Ask again and again until the answer is yes; an error counts as no until the time is up."""
+    """Ask again and again until the answer is yes; an error counts as no until the time is up.
+
+    `Hopeless` ends the wait at once.
+    """
     deadline = time.monotonic() + timeout_s
     error: ClusterError | None = None
     while True:
@@ -66,6 +73,8 @@ def wait_until(
             if holds():
                 return
             error = None
+        except Hopeless:
+            raise
         except ClusterError as said:
             error = said
         if time.monotonic() >= deadline:

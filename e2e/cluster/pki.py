@@ -47,8 +47,8 @@ class Authority:
         self._request("ca", "/CN=aaa-e2e", ["basicConstraints=critical,CA:TRUE"])
         curve = ("-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
         run(["openssl", "genpkey", *curve, "-out", self.accounts_key])
-        public = ["-pubout", "-out", self.accounts_public_key]
-        run(["openssl", "pkey", "-in", self.accounts_key, *public])
+        public = self.accounts_public_key
+        run(["openssl", "pkey", "-in", self.accounts_key, "-pubout", "-out", public])
 
     def sign(
         self, name: str, *, person: str, group: str = "", addresses: Sequence[str] = ()

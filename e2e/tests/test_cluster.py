@@ -120,9 +120,13 @@ def test_a_pod_that_is_cut_off_reaches_nobody_while_its_node_still_finds_it_heal
     try:
         with pytest.raises(ClusterError, match="timed out"):
             cluster.kubectl("exec", pod, "--", *asks)
-        assert [each["metadata"]["name"] for each in cluster.kubectl.ready_pods(f"app={app}")] == [
-            pod
-        ]
+        probes = cluster.kubectl("logs", pod).count("GET /")
+        wait_until(
+            lambda: cluster.kubectl("logs", pod).count("GET /") >= probes + 3,
+            what="the kubelet's probes",
+            timeout_s=30,
+        )
+        assert len(cluster.kubectl.ready_pods(f"app={app}")) == 1
     finally:
         cluster.pods.reconnect(pod)
     cluster.kubectl("exec", pod, "--", *asks)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.paths import MARKER, cache_dir
-from cluster.shell import ClusterError, run, wait_until
+from cluster.shell import ClusterError, Hopeless, run, wait_until
 
 # $0 state folder, $1 cache folder, $2 file that says "ready". A child that ends is collected by the
 # kernel, since PID 1 ignores SIGCHLD: containers' orphans would stay as zombies otherwise.
@@ -80,7 +80,14 @@ class Node:
         argv += ["--mount-proc", "--", "sh", "-c", _FIRST_PROCESS]
         argv += [str(self.state), str(cache_dir()), str(ready)]
         self._detach(self.folder / "pid", self.folder / "logs" / "node", argv)
-        wait_until(ready.exists, what=f"the namespaces of {self.name}", timeout_s=15)
+
+        def is_ready() -> bool:
+            outer = _number(self.folder / "pid")
+            if outer is not None and not _lives(Path(f"/proc/{outer}")):
+                raise Hopeless(f"{self.name} could not be made: {self.tail('node')}")
+            return ready.exists()
+
+        wait_until(is_ready, what=f"the namespaces of {self.name}", timeout_s=15)
 
     def enter(self) -> tuple[str, ...]:
         """The words before a command that run it inside the node."""

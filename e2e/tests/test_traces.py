@@ -25,7 +25,14 @@ def native(cluster: Cluster) -> Iterator[NativeCluster]:
     """The cluster, taken down; up again afterwards."""
     assert isinstance(cluster, NativeCluster), "kind takes down its own containers"
     cluster.down(Progress())
+    # Whatever ran before on this machine, the kubelet will want other values than these.
+    found = {each: each.read_text() for each in _SETTINGS}
+    for setting in _SETTINGS:
+        setting.write_text("0")
     yield cluster
+    cluster.down(Progress())
+    for setting, value in found.items():
+        setting.write_text(value)
     cluster.up(Progress())
 
 
@@ -39,7 +46,6 @@ def seen(state: Path) -> dict[str, object]:
         except OSError:
             continue
     folders = (Path(where) for where, _, _ in os.walk("/sys/fs/cgroup"))
-    settings = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops")
     return {
         "mounts": sorted(line.split()[1] for line in mounts),
         "interfaces": sorted(line.split(":")[1] for line in run(["ip", "-o", "link"]).splitlines()),
@@ -47,11 +53,14 @@ def seen(state: Path) -> dict[str, object]:
         "packet filter": run(["nft", "list", "ruleset"]),
         "cgroups": [each for each in folders if "aaa-e2e" in str(each) or "kube" in each.name],
         "processes": marked,
-        "settings": [(Path("/proc/sys") / each).read_text() for each in settings],
+        "settings": [each.read_text() for each in _SETTINGS],
         "folders": [each for each in _PLACES if Path(each).exists()] + [state.exists()],
     }
 
 
+_SETTINGS = tuple(
+    Path("/proc/sys") / each for each in ("vm/overcommit_memory", "kernel/panic_on_oops")
+)
 _PLACES = (
     "/run/containerd",
     "/run/netns",

@@ -6,11 +6,11 @@ The lock is the kernel's (`flock`): it goes with the process that holds it, howe
 import contextlib
 import fcntl
 import os
-import time
+import sys
 from collections.abc import Iterator
 
 from cluster.paths import cache_dir
-from cluster.shell import ClusterError
+from cluster.shell import ClusterError, wait_until
 
 
 @contextlib.contextmanager
@@ -20,21 +20,26 @@ def locked(name: str, *, timeout_s: float) -> Iterator[None]:
     path = cache_dir() / f"{name}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        deadline = time.monotonic() + timeout_s
-        while True:
+        if not _taken(descriptor):
+            holder = path.read_text().strip() or "unknown"
+            print(f"cluster: waiting for the end of process {holder}", file=sys.stderr)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    holder = path.read_text().strip() or "unknown"
-                    raise ClusterError(
-                        f"another run holds the test cluster ({name}: process {holder}); "
-                        "wait for its end, or end it"
-                    ) from None
-                time.sleep(0.1)
+                wait_until(lambda: _taken(descriptor), what="the lock", timeout_s=timeout_s)
+            except ClusterError:
+                raise ClusterError(
+                    f"another run holds the test cluster ({name}: process {holder}); "
+                    "wait for its end, or end it"
+                ) from None
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -53,6 +53,8 @@ class NativeCluster:
         """Take down whatever is there, and make sure that nothing is left."""
         if not traces.of_cluster(self.state):
             return
+        if os.geteuid() != 0:
+            raise ClusterError("the cluster belongs to root: take it down as root")
         progress.say("taking down")
         kill_marked(self.state)
         network.remove()

@@ -78,4 +78,5 @@ cluster-down: $(READY) ## Take that cluster down, and check that nothing of it i
 	@$(CLUSTER) down
 
 e2e-cluster: $(READY) ## Test the cluster itself: its pods, its faults, and that it leaves no trace
-	@$(PY) -m pytest e2e/tests/test_cluster.py e2e/tests/test_traces.py --timeout 900 $(ARGS)
+	@$(PY) -m pytest e2e/tests/test_cluster.py e2e/tests/test_kind.py \
+		e2e/tests/test_traces.py --timeout 900 $(ARGS)

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from manifests import FETCH, web
 
 from cluster import Cluster, ClusterError
 from cluster.shell import wait_until
+from workloads import FETCH, web
 
 
 @pytest.fixture

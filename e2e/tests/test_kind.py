@@ -26,10 +26,14 @@ def create(folder: Path, config: Path) -> str:
     docker = folder / "docker"
     docker.write_text(_DOCKER)
     docker.chmod(0o755)
-    words = ["create", "cluster", "--config", config, "--kubeconfig", folder / "kubeconfig"]
-    env = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "KIND_EXPERIMENTAL_PROVIDER": ""}
+    words = ["create", "cluster", "--config", str(config)]
+    words += ["--kubeconfig", str(folder / "kubeconfig")]
+    env: dict[str, str] = os.environ | {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "KIND_EXPERIMENTAL_PROVIDER": "",
+    }
     done = subprocess.run(
-        [binaries.program("kind"), *words],
+        [str(binaries.program("kind")), *words],
         check=False,
         env=env,
         capture_output=True,

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from manifests import web
 
 from cluster import Cluster
 from cluster.native import NativeCluster
 from cluster.paths import E2E, MARKER
 from cluster.shell import Progress, run, wait_until
 from cluster.traces import of_cluster
+from workloads import web
 
 
 @pytest.fixture

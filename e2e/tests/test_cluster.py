@@ -4,6 +4,7 @@ import http.server
 import threading
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,6 +193,36 @@ def test_a_claim_binds_a_local_volume_and_the_pod_writes_into_its_folder(
         assert first.run(["cat", folder / "who"]).strip() == "10001"
     finally:
         cluster.kubectl("delete", "pod/writer", "pvc/kept", "pv/kept", timeout_s=60)
+
+
+def test_an_image_built_on_the_base_image_runs_without_any_registry(
+    cluster: Cluster, python_image: str, tmp_path: Path
+) -> None:
+    dockerfile = tmp_path / "Dockerfile"
+    lines = ["ARG BASE", "FROM ${BASE} AS made", "RUN python3 -m venv /opt/venv"]
+    lines += ["FROM ${BASE} AS worker", "COPY --from=made /opt/venv /opt/venv", "USER 10001"]
+    lines += ['ENTRYPOINT ["/opt/venv/bin/python", "-c", "import sys; print(sys.prefix)"]']
+    dockerfile.write_text("\n".join(lines))
+    name = cluster.build_image(
+        tmp_path,
+        name="localhost/e2e-built:local",
+        dockerfile=dockerfile,
+        target="worker",
+        arguments={"BASE": python_image},
+    )
+    container = {"name": "built", "image": name, "imagePullPolicy": "Never"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "built"},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+    cluster.kubectl.apply(pod)
+    try:
+        cluster.kubectl("wait", "pod/built", "--for=jsonpath={.status.phase}=Succeeded")
+        assert cluster.kubectl("logs", "built").strip() == "/opt/venv"
+    finally:
+        cluster.kubectl("delete", "pod", "built")
 
 
 def test_pods_on_two_nodes_reach_each_other(cluster: Cluster, app: str, python_image: str) -> None:

@@ -16,7 +16,7 @@ ARGS ?=
 .PHONY: help setup run demo test lint format types layers docs-check bench mutants lock check clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv with the locked dependencies (needs Python 3.11 or newer)
 
@@ -65,3 +65,18 @@ check: lint types layers test mutants ## All that .ci/run demands
 clean: ## Remove .venv, caches and the local store
 	@rm -rf $(VENV) .aaa dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+# --- The end-to-end tests' Kubernetes cluster: e2e/README.md ------------------------------------
+.PHONY: cluster-up cluster-down e2e-cluster
+
+CLUSTER := PYTHONPATH=e2e $(PY) -m cluster
+
+cluster-up: $(READY) ## Start a Kubernetes cluster on this machine (needs Docker, or root on Debian)
+	@$(CLUSTER) up
+
+cluster-down: $(READY) ## Take that cluster down, and check that nothing of it is left
+	@$(CLUSTER) down
+
+e2e-cluster: $(READY) ## Test the cluster itself: its pods, its faults, and that it leaves no trace
+	@$(PY) -m pytest e2e/tests/test_cluster.py e2e/tests/test_kind.py \
+		e2e/tests/test_traces.py --timeout 900 $(ARGS)

@@ -27,6 +27,7 @@ _encode = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
 ).encode
 
+_STRICT = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -34,11 +35,21 @@ def canonical(data: Any) -> bytes:
     """Encode ``data`` canonically. Raises ``ValueError`` for what has no canonical form."""
     try:
         # orjson refuses what the standard encoder would coerce or let through: keys that are not
-        # strings, integers beyond 64 bits, lone surrogates, over-deep nesting.
-        orjson.dumps(data, option=orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATETIME)
-        return _encode(data).encode()
+        # strings, integers beyond 64 bits, lone surrogates, over-deep nesting. It writes the very
+        # same bytes, several times faster, except for floats.
+        fast = orjson.dumps(data, option=_STRICT)
+        return _encode(data).encode() if _has_float(data) else fast
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"not canonical JSON: {error}") from None
+
+
+def _has_float(data: Any) -> bool:
+    kind = type(data)
+    if kind is dict:
+        return any(map(_has_float, data.values()))
+    if kind is list or kind is tuple:
+        return any(map(_has_float, data))
+    return kind is float
 
 
 def decode(raw: bytes) -> Any:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aaa import ids
 from aaa.events import run_requested
@@ -98,3 +100,25 @@ def test_another_process_with_another_hash_seed_makes_the_same_ids() -> None:
             timeout=30,
         )
         assert answer.stdout.decode().strip() == expected
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@pytest.mark.guarantee("L4")
+@given(_JSON)
+def test_the_fast_encoder_writes_the_bytes_that_are_written_down(data: Any) -> None:
+    written_down = json.dumps(
+        data, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+    )
+    assert ids.canonical(data) == written_down.encode()

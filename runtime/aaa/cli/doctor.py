@@ -12,7 +12,7 @@ from aaa.cli.options import ByOption, JsonOption, StoreOption, said_by
 if TYPE_CHECKING:
     from aaa.client import Client
     from aaa.store import EventStore
-    from aaa.store.port import StoreInfo
+    from aaa.store.port import AcceptLoss, StoreInfo
 
 #: Runs that are counted at most.
 COUNTED: Final = 10_000
@@ -31,6 +31,14 @@ def doctor(
             "becomes OutcomeUnknown.",
         ),
     ] = False,
+    restored: Annotated[
+        bool,
+        typer.Option(
+            "--restored",
+            help="With --accept-loss: the store was put back from a backup while no worker ran "
+            "that could have noticed.",
+        ),
+    ] = False,
     by: ByOption = None,
     json: JsonOption = False,
 ) -> int:
@@ -40,17 +48,26 @@ def doctor(
     Examples:
       aaa doctor --store redis://localhost:6379/0 --strict
       aaa doctor --store redis://localhost:6379/0 --accept-loss --by ann
+      aaa doctor --store redis://localhost:6379/0 --accept-loss --restored --by ann
     """
-    return loop.run(_doctor(store, strict=strict, accept=accept_loss, by=said_by(by), json=json))
+    from aaa.errors import ConfigError
+    from aaa.store.port import AcceptLoss
+
+    if restored and not accept_loss:
+        raise ConfigError("--restored goes with --accept-loss: it says which loss is accepted")
+    operation = AcceptLoss(by=said_by(by), force=restored) if accept_loss else None
+    return loop.run(_doctor(store, strict=strict, accept=operation, json=json))
 
 
-async def _doctor(store: str | None, *, strict: bool, accept: bool, by: str, json: bool) -> int:
+async def _doctor(
+    store: str | None, *, strict: bool, accept: AcceptLoss | None, json: bool
+) -> int:
     from aaa.cli import screen
     from aaa.cli.stores import looking
 
     async with looking(store) as client:
         info = await client.store.open()
-        unknown = await _accept_loss(client.store, by) if accept else None
+        unknown = await _accept_loss(client.store, accept) if accept else None
         behind = await _behind(client.store)
         counts = await _counts(client)
     told = _told(info, counts, behind=behind, unknown=unknown)
@@ -62,13 +79,13 @@ async def _doctor(store: str | None, *, strict: bool, accept: bool, by: str, jso
     return exits.NO_STORE if bad else exits.DONE
 
 
-async def _accept_loss(store: EventStore, by: str) -> int:
+async def _accept_loss(store: EventStore, accept: AcceptLoss) -> int:
     """How many calls became unknown."""
-    from aaa.store.port import AcceptLoss, Done
+    from aaa.store.port import Done
 
     changed = 0
     for partition in range(store.partitions):
-        verdict = (await store.commit(partition, [AcceptLoss(by=by)])).verdicts[0]
+        verdict = (await store.commit(partition, [accept])).verdicts[0]
         changed += verdict.count if isinstance(verdict, Done) else 0
     return changed
 

@@ -126,7 +126,8 @@ def lose(rows: Rows, run: Run, call: Call, step: Step = Step.LOST) -> None:
             parent=call.request_id,
         ),
     )
-    call.state = State.SETTLED  # also from READY, when a person accepts a loss
+    run.awaiting -= call.state is State.WAITING
+    call.state = State.SETTLED  # from any state, when a person accepts a loss
     call.holder = ""  # no attempt's: nobody's outcome is the result
     call.unknown = tool
     run.unknown += tool

@@ -51,7 +51,7 @@ def apply(rows: Rows, operation: port.Operation) -> port.Verdict:  # noqa: PLR09
         case port.Delete():
             return _delete(rows, operation)
         case port.AcceptLoss():
-            return _accept_loss(rows)
+            return _accept_loss(rows, operation)
 
 
 def _create(rows: Rows, op: port.Create) -> port.Verdict:
@@ -438,9 +438,9 @@ def _delete(rows: Rows, op: port.Delete) -> port.Verdict:
     return port.Done(1)
 
 
-def _accept_loss(rows: Rows) -> port.Verdict:
+def _accept_loss(rows: Rows, op: port.AcceptLoss) -> port.Verdict:
     meta = rows.meta()
-    if not meta.behind:
+    if not (meta.behind or op.force):
         return port.Done(0)
     count = 0
     for call in list(rows.open_calls()):

@@ -155,7 +155,7 @@ class _Partition:
     def open_calls(self) -> Iterable[Call]:
         for calls in self._calls.values():
             for call in calls.values():
-                if call.state not in (State.SETTLED, State.WAITING):
+                if call.state is not State.SETTLED:
                     yield call
 
     def owner(self, app: str) -> Owner | None:

@@ -273,9 +273,15 @@ class Delete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptLoss:
-    """A person accepts that the store lost writes: open tool calls become OutcomeUnknown (G23)."""
+    """A person accepts that the store lost writes: open tool calls become OutcomeUnknown (G23).
+
+    That includes calls that wait for an approval: it may have been given, used and lost. ``force``
+    is for a backup that was restored while nobody was there to notice: without it, a store that
+    is not known to have gone back is left as it is.
+    """
 
     by: str
+    force: bool = False
 
 
 Operation = Create | Append | Claim | Settle | Release | Own | Disown | Take | Delete | AcceptLoss

@@ -327,7 +327,7 @@ class SQLiteRows:
     def open_calls(self) -> Iterable[Call]:
         # Reads the whole table: once, when a person has accepted a loss.
         return self._found(
-            "WHERE partition = ? AND state NOT IN ('settled', 'waiting') ORDER BY run_id, seq",
+            "WHERE partition = ? AND state <> 'settled' ORDER BY run_id, seq",
             self._partition,
         )
 

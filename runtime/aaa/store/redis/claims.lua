@@ -99,7 +99,8 @@ function claims.lose(tx, run, call, step)
   })
   rows.add_event(tx, run, call.request_id .. ':result',
     claims.body(tool and K.TOOL_FAILED or K.LLM_FAILED, call.request_id, ':result', raw))
-  call.state = 's' -- also from ready, when a person accepts a loss
+  if call.state == 'w' then run.awaiting = run.awaiting - 1 end
+  call.state = 's' -- from any state, when a person accepts a loss
   call.holder = '' -- no attempt's: nobody's outcome is the result
   call.unknown = tool
   if tool then run.unknown = run.unknown + 1 end

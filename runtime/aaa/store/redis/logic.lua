@@ -361,9 +361,9 @@ local function delete(tx, op)
   return {'done', 1}
 end
 
-local function accept_loss(tx)
+local function accept_loss(tx, op)
   local meta = rows.meta(tx)
-  if meta.behind == 0 then return {'done', 0} end
+  if meta.behind == 0 and not op.force then return {'done', 0} end
   local count = 0
   for _, call in ipairs(rows.open_calls(tx)) do
     if claims.is_tool(call.queue) then

@@ -357,7 +357,7 @@ function rows.open_calls(tx)
   for _, run_id in ipairs(redis.call('ZRANGE', tx.base .. 'x:all', 0, -1)) do
     local run = rows.run(tx, run_id)
     for _, call in ipairs(run and rows.calls(tx, run) or {}) do
-      if call.state ~= 's' and call.state ~= 'w' then found[#found + 1] = call end
+      if call.state ~= 's' then found[#found + 1] = call end
     end
   end
   return found

@@ -97,11 +97,11 @@ async def an_accepted_loss_makes_open_tool_calls_unknown(s: Scene) -> None:
     await s.append(run, opens(note(run, ev.LLM_REQUESTED, "m", _MODEL), queue=MODEL))
     await s.request(run, "waiting", needs_approval=True)
     await s.refused(s.claims("w1"), Why.BEHIND, seen=FAR)
-    assert (await s.one(port.AcceptLoss(by="me"), port.Done, seen=FAR)).count == 2
+    assert (await s.one(port.AcceptLoss(by="me"), port.Done, seen=FAR)).count == 3
     failed = [event for event in await s.store.read(run) if event.type == ev.TOOL_FAILED]
-    assert [event.data["error"] for event in failed] == ["OutcomeUnknown"] * 2
+    assert [event.data["error"] for event in failed] == ["OutcomeUnknown"] * 3
     info = await s.info(run)
-    assert (info.unknown, info.awaiting) == (2, 1)
+    assert (info.unknown, info.awaiting) == (3, 0)
     assert (await s.settle(one, "w1")).verdict == "stale"
     got = await s.one(s.claims("w2", queues=(MODEL,)), port.Claims, seen=FAR)
     assert [claimed.request.id for claimed in got.claimed] == ["m"]
@@ -115,6 +115,15 @@ async def there_is_no_loss_to_accept_in_a_sound_store(s: Scene) -> None:
     await s.call()
     assert (await s.one(port.AcceptLoss(by="me"), port.Done)).count == 0
     assert len((await s.claim("w1")).claimed) == 1
+
+
+@case("G23", "G4")
+async def a_loss_that_nobody_noticed_is_accepted_by_force(s: Scene) -> None:
+    """A backup was restored while no worker ran: a person says so, and open calls are unknown."""
+    request = await s.call()
+    assert (await s.one(port.AcceptLoss(by="me", force=True), port.Done)).count == 1
+    assert not (await s.claim("w1")).claimed
+    assert (await s.store.read(request.run_id))[-1].data["error"] == "OutcomeUnknown"
 
 
 _MODEL = {"call_id": "m", "name": "model"}

@@ -51,8 +51,9 @@ BEGIN
         CONTINUE WHEN EXISTS (SELECT 1 FROM sessions WHERE session = number);
         EXIT WHEN pg_try_advisory_lock(@@lock_class@@, number);
     END LOOP;
-    PERFORM fn_forget_the_gone(number);
+    -- First, so that the worker is not gone: its newest offer is remembered beyond its session.
     INSERT INTO sessions VALUES (number, p_worker, fn_boot(), fn_now_ms());
+    PERFORM fn_forget_the_gone(number);
     RETURN number;
 END $$;
 

@@ -75,7 +75,8 @@ BEGIN
             || CASE WHEN step = 'lost' THEN @@unknown_text@@ ELSE @@abandoned_text@@ END
             || ',"name":' || c.name_json || '}', 'UTF8'),
         c.request_id, now_ms);
-    c.state := 'settled';  -- also from ready, when a person accepts a loss
+    IF c.state = 'waiting' THEN r.awaiting := r.awaiting - 1; END IF;
+    c.state := 'settled';  -- from any state, when a person accepts a loss
     c.holder := '';  -- no attempt's: nobody's outcome is the result
     c.unknown := tool;
     IF tool THEN r.unknown := r.unknown + 1; END IF;

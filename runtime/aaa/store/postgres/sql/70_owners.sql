@@ -103,18 +103,18 @@ BEGIN
 END $$;
 
 -- Every tool call that may have been lost has an unknown outcome from now on (G23).
-CREATE OR REPLACE FUNCTION fn_accept_loss(p int, now_ms bigint) RETURNS jsonb
+CREATE OR REPLACE FUNCTION fn_accept_loss(p int, op jsonb, now_ms bigint) RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     c calls;
     r runs;
     lost int := 0;
 BEGIN
-    IF (SELECT behind FROM partitions WHERE partition = p) = 0 THEN
+    IF (SELECT behind FROM partitions WHERE partition = p) = 0 AND NOT (op->>'force')::boolean THEN
         RETURN '{"v": "done", "count": 0}';
     END IF;
     FOR c IN SELECT * FROM calls
-        WHERE partition = p AND state NOT IN ('settled', 'waiting')
+        WHERE partition = p AND state <> 'settled'
             AND starts_with(queue, 'tool/')
         ORDER BY run_id, seq
     LOOP

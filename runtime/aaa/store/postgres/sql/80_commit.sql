@@ -68,7 +68,7 @@ BEGIN
             WHEN 'release' THEN verdict := fn_release(p, op, now_ms);
             WHEN 'disown' THEN verdict := fn_disown(p, op);
             WHEN 'delete' THEN verdict := fn_delete(p, op, now_ms);
-            WHEN 'accept_loss' THEN verdict := fn_accept_loss(p, now_ms);
+            WHEN 'accept_loss' THEN verdict := fn_accept_loss(p, op, now_ms);
         END CASE;
         -- As aaa.store.port.stirs: looking for work is no news of work.
         stirred := stirred OR op->>'op' NOT IN ('claim', 'own', 'take')

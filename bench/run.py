@@ -113,30 +113,21 @@ def seconds_of(command: list[str], *, times: int = 7) -> float:
 
 
 def idle_worker_mib() -> float:
-    """Resident memory of a worker that has nothing to do."""
-    code = (
-        "import asyncio,sys\nsys.path.insert(0,'bench')\n"
-        "from run import engine_on\n"
-        "async def main():\n"
-        "    engine, loop = engine_on(sys.argv[1])\n"
-        "    async with engine:\n"
-        "        engine.serve(loop)\n"
-        "        await asyncio.sleep(2)\n"
-        "        print('ready', flush=True)\n"
-        "        sys.stdin.read()\n"
-        "asyncio.run(main())\n"
-    )
+    """Resident memory of an ``aaa worker`` that has nothing to do."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", code, f"sqlite:///{folder}/idle.db"]
+        command = [
+            *(sys.executable, "-m", "aaa", "worker", "--app", "agent:app"),
+            *("--store", f"sqlite:///{folder}/idle.db"),
+        ]
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+            command, cwd=ROOT / "examples/refund", stderr=subprocess.PIPE, text=True
         ) as worker:
-            if worker.stdout is None or worker.stdin is None:
-                raise SystemExit("no pipes")
-            worker.stdout.readline()
-            rss = psutil.Process(worker.pid).memory_info().rss / 2**20
-            worker.stdin.close()
-    return rss
+            try:
+                if worker.stderr is None or " serves " not in worker.stderr.readline():
+                    raise SystemExit("the idle worker did not start")
+                return psutil.Process(worker.pid).memory_info().rss / 2**20
+            finally:
+                worker.terminate()
 
 
 @contextmanager

@@ -86,7 +86,7 @@ class Client:
         return sorted(found, key=lambda view: view.since_ms)
 
     async def unknown(self, run_id: str | None = None) -> list[CallView]:
-        """Every call whose effect is unknown and that nobody has resolved, oldest first. Of one run, or of all."""
+        """Every call whose effect is unknown and unresolved, oldest first. Of one run, or of all."""
         found = []
         for info in await self._of(run_id, status="unknown"):
             events = await self.store.read(info.run_id)
@@ -134,16 +134,8 @@ class Client:
             ev.REJECTED,
             {"by": by, "call_id": call_id, "reason": reason},
         )
-        failed = request.named(
-            ids.result_id(request.id),
-            ev.TOOL_FAILED,
-            {
-                "call_id": call_id,
-                "error": "ApprovalRejected",
-                "message": f"{call.name} was not run: {by} rejected it. Reason: {reason}",
-                "name": call.name,
-            },
-        )
+        message = f"{call.name} was not run: {by} rejected it. Reason: {reason}"
+        failed = ev.tool_failed(request, "ApprovalRejected", message)
         entries = [Entry(rejected), Entry(failed, port.SettleUnstarted(request.id))]
         return (await self._append(run_id, entries, call_id))[0]
 
@@ -297,7 +289,7 @@ def _view(call: CallState, events: list[Event], *, reason: str) -> CallView:
         call_id=call.call_id,
         name=call.name,
         arguments=arguments,
-        args_digest=ids.digest_of(ids.canonical({"arguments": arguments, "name": call.name})),
+        args_digest=ev.args_digest(call.name, arguments),
         idempotency_key=data["idempotency_key"],
         reason=reason,
         attempts=call.attempts,

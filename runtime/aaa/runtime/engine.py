@@ -123,17 +123,18 @@ class Engine:
             clock=clock,
             observer=self._observer,
             on_closed=self._on_closed,
-            on_term_lost=lambda app, partition: self._heartbeat.disown(partition, app),
+            on_term_lost=self._heartbeat.disown,
             on_timer=self._visit_in,
         )
         self._visits: dict[int, asyncio.Task[None]] = {}
+        self._errands: set[asyncio.Task[None]] = set()
         self._again: set[int] = set()
         self._backlog: set[int] = set()
         self._due: dict[int, asyncio.TimerHandle] = {}
         self._endings: dict[str, asyncio.Future[Event]] = {}
         self._wakes: set[asyncio.Event] = set()
         self._running = False
-        self._wait_poll_s = 0.5
+        _, self._wait_poll_s = self._executor.patience()
 
     # -------------------------------------------------------------------- starting, stopping
 
@@ -188,9 +189,10 @@ class Engine:
     async def _end(self) -> None:
         self._observer.close()
         await self._executor.abandon()
-        for task in list(self._visits.values()):
+        tasks = [*self._visits.values(), *self._errands]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._visits.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._owner.close()
         await self._bus.close()
         for ending in self._endings.values():
@@ -203,7 +205,7 @@ class Engine:
         await self._owner.quiet()
         gone = []
         for app, partition in self._cluster.owned():
-            self._heartbeat.disown(partition, app)
+            self._heartbeat.disown(app, partition)
             gone.append(self._bus.send(partition, [port.Disown(app=app, worker=self.worker)]))
         await asyncio.gather(*gone)
 
@@ -500,9 +502,7 @@ class Engine:
         asked = await self._bus.read(held.run_id)
         request = held.request
         again = sum(e.type == ev.APPROVAL_REQUESTED and e.parent == request.id for e in asked)
-        digest = ids.digest_of(
-            ids.canonical({"arguments": request.data["arguments"], "name": request.data["name"]})
-        )
+        digest = ev.args_digest(request.data["name"], request.data["arguments"])
         question = approval_requested(
             request, digest, reason="expired" if again else "requires_approval", again=again
         )
@@ -514,6 +514,8 @@ class Engine:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
+        self._errands.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(self._errands.discard)
         task.add_done_callback(_log_failure)
 
     # --------------------------------------------------------------------------- ownership
@@ -531,11 +533,11 @@ class Engine:
         if self._cluster.term(app, partition) != term:
             self._owner.forget(app, partition)
         self._cluster.won(app, partition, term)
-        self._heartbeat.own(partition, app)
+        self._heartbeat.own(app, partition)
 
     def _lost(self, app: str, partition: int) -> None:
         self._cluster.lost(app, partition)
-        self._heartbeat.disown(partition, app)
+        self._heartbeat.disown(app, partition)
         self._owner.forget(app, partition)
 
     async def _disown(self, app: str, partition: int) -> None:

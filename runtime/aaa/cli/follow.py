@@ -25,7 +25,7 @@ from aaa.errors import AppError, RunDeleted, StoreUnavailable
 from aaa.events import Event
 from aaa.ids import partition_of
 from aaa.runtime import Engine
-from aaa.runtime.engine import new_run
+from aaa.runtime.submit import new_run
 from aaa.store import EventStore
 from aaa.store.port import RunInfo
 

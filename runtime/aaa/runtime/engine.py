@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from aaa import events as ev
-from aaa import ids
 from aaa.algos import Algorithm, RunState, ToolLoop
 from aaa.bus import Bus, Receipt
 from aaa.clock import SYSTEM_CLOCK, Clock
@@ -26,7 +25,6 @@ from aaa.errors import (
     AAAError,
     ConfigError,
     CorruptHistory,
-    RunConflict,
     RunDeleted,
     RunNotFound,
     StoreUnavailable,
@@ -42,10 +40,13 @@ from aaa.runtime.executor import Executor, Progress
 from aaa.runtime.observe import Observer
 from aaa.runtime.outcome import Outcome, Run, outcome_of
 from aaa.runtime.owner import Owner
+from aaa.runtime.submit import new_run, submitted
 from aaa.store import open_store, port
 from aaa.store.port import Append, Beat, Claimed, EventStore, Offer, StoreInfo, Why
 from aaa.telemetry import Telemetry, names, tell
 from aaa.tools import ToolHandler
+
+__all__ = ["Engine", "new_run"]
 
 log = logging.getLogger("aaa.engine")
 
@@ -275,7 +276,7 @@ class Engine:
         create = new_run(run_id, app, algorithm, input, deadline_s=deadline_s)
         with self._observer.submitting(run_id, algorithm):
             verdict = await self._create(create)
-        return _submitted(run_id, verdict)
+        return submitted(run_id, verdict)
 
     async def _create(self, create: port.Create) -> port.Verdict:
         app, partition = create.app, partition_of(create.run_id, self.store.partitions)
@@ -331,7 +332,9 @@ class Engine:
                 closing = self._closing(run_id)
                 for event in await self._bus.read(run_id, after=after):
                     after = event.seq
-                    ended = ended or event.type in ev.ENDINGS
+                    if event.type in ev.ENDINGS:
+                        ended = True
+                        self._on_closed(run_id, event)
                     yield event
                 info = await self._bus.run(run_id)
                 if info is None or info.deleted:
@@ -605,49 +608,6 @@ class Engine:
     def _system(self, root: Event) -> str | None:
         algorithm = self._owner.algorithms.get(root.data["app"])
         return algorithm.system if isinstance(algorithm, ToolLoop) else None
-
-
-def new_run(
-    run_id: str,
-    app: str,
-    algorithm: Algorithm,
-    input: Any,  # noqa: A002
-    *,
-    deadline_s: float | None = None,
-) -> port.Create:
-    """The operation that begins a run, with everything that it is pinned to (L11)."""
-    try:
-        digest = ids.digest_of(ids.canonical(input))
-    except ValueError as error:
-        raise ConfigError(f"the input of run {run_id} is {error}") from None
-    data = {
-        "algorithm": algorithm.name,
-        "app": app,
-        "input": input,
-        "version": algorithm.version,
-    }
-    root = ev.run_requested(run_id, data)
-    entries = [port.Entry(root)]
-    if deadline_s is not None:
-        timer = root.caused(
-            ev.TIMER_SET, {"after_ms": round(deadline_s * 1000), "name": "aaa.deadline"}
-        )
-        effect = port.StartTimer(ids.json_text("aaa.deadline"), round(deadline_s * 1000))
-        entries.append(port.Entry(timer, effect))
-    return port.Create(run_id=run_id, app=app, digest=digest, entries=tuple(entries))
-
-
-def _submitted(run_id: str, verdict: port.Verdict) -> Run:
-    match verdict:
-        case port.Appended():
-            return Run(run_id, dup=verdict.dups[0])
-        case port.Refused(why=Why.DELETED):
-            raise RunDeleted(f"run {run_id} was deleted; submit it under another run id")
-        case port.Refused(why=Why.EXISTS):
-            raise RunConflict(
-                f"run {run_id} exists with other input; use the same input or another run id"
-            )
-    raise AssertionError(f"unexpected verdict {verdict!r}")
 
 
 def _store(store: EventStore | str | None) -> EventStore:

@@ -20,6 +20,8 @@ from aaa.store.port import Append, Entry, EventStore, Flag, Refused, RunInfo, Wh
 
 #: How long an approval holds until the call is claimed, unless said otherwise.
 APPROVAL_FOR_S: Final = 86_400.0
+#: Runs that are looked at for what waits for a person, at most.
+MAX_RUNS: Final = 1_000_000
 #: Tries of one write while the store cannot be reached, a second apart at most.
 TRIES: Final = 5
 
@@ -198,7 +200,9 @@ class Client:
     # ------------------------------------------------------------------------ inside
 
     async def _of(self, run_id: str | None, *, status: str) -> list[RunInfo]:
-        return [await self.info(run_id)] if run_id else await self.store.runs(status=status)
+        if run_id:
+            return [await self.info(run_id)]
+        return await self.store.runs(status=status, limit=MAX_RUNS)
 
     async def _flag(self, run_id: str, type_: str, flag: str, by: str) -> Event:
         events = await self.events(run_id)

@@ -25,7 +25,6 @@ from aaa.tools import Tool, ToolHandler
 
 #: A decision that wants more steps than this goes round in circles.
 MAX_STEPS: Final = 1_000
-LLM: Final = port.LLM_QUEUE + "model"
 #: Name of the timer behind a run's deadline.
 DEADLINE: Final = "aaa.deadline"
 
@@ -113,7 +112,7 @@ def _admit(
         raise AlgorithmError(f"algorithm {algorithm.name} yielded {draft!r}, which is not its own")
     match draft.type:
         case ev.LLM_REQUESTED:
-            yield Entry(draft, _open(LLM, draft, "model", ids.digest_of(draft.raw)))
+            yield Entry(draft, _open(port.MODEL_QUEUE, draft, "model", ids.digest_of(draft.raw)))
         case ev.TOOL_REQUESTED:
             yield from _admit_tool(state, draft, tools)
         case ev.RUN_COMPLETED | ev.RUN_FAILED:

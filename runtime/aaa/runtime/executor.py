@@ -110,7 +110,7 @@ class Executor:
         """What this worker offers to run, under the settings now in force."""
         offered: dict[str, ToolTerms] = {}
         if self.model is not None:
-            offered[port.LLM_QUEUE + "model"] = ToolTerms(
+            offered[port.MODEL_QUEUE] = ToolTerms(
                 delivery="at_least_once",
                 max_attempts=self.model.max_attempts,
                 lease_ttl_ms=round(self.model.lease_ttl_s * 1000),

@@ -478,6 +478,18 @@ async def test_a_deleted_run_stays_deleted(world: World) -> None:
     assert await world.log(run_id) == []
 
 
+async def test_following_a_run_from_beyond_its_end_ends_at_once(world: World) -> None:
+    one = await world.worker("w1", says=(text("hello"),))
+    run_id = await one.submit()
+    await within(one.engine.wait(run_id))
+    after = (await one.engine.events(run_id))[-1].seq
+
+    async def rest() -> list[Event]:
+        return [event async for event in one.engine.follow(run_id, after=after)]
+
+    assert await within(rest()) == []
+
+
 @pytest.mark.guarantee("L1")
 async def test_who_waits_at_an_engine_that_stops_is_told(world: World) -> None:
     @tool

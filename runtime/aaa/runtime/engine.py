@@ -12,7 +12,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -133,7 +134,7 @@ class Engine:
         self._backlog: set[int] = set()
         self._due: dict[int, asyncio.TimerHandle] = {}
         self._endings: dict[str, asyncio.Future[Event]] = {}
-        self._wakes: set[asyncio.Event] = set()
+        self._wakes: dict[int, set[asyncio.Event]] = {}
         self._running = False
         _, self._wait_poll_s = self._executor.patience()
 
@@ -291,10 +292,8 @@ class Engine:
 
         Raises :class:`RunNotFound`, or :class:`RunDeleted`, also when it is deleted meanwhile.
         """
-        closing, wake = self._closing(run_id), asyncio.Event()
-        self._wakes.add(wake)
-        try:
-            happened = True
+        closing, happened = self._closing(run_id), True
+        with self._waking(run_id) as wake:
             while not closing.done():
                 wake.clear()
                 # It may be deleted, or moved, without a word to its driver: look now and then.
@@ -303,8 +302,6 @@ class Engine:
                     self._on_closed(run_id, ending)
                     break
                 happened = await self._until(wake, closing)
-        finally:
-            self._wakes.discard(wake)
         return outcome_of(await closing)
 
     async def _ending(self, run_id: str) -> Event | None:
@@ -324,9 +321,8 @@ class Engine:
 
     async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[Event]:
         """Every event of the run, as it is stored, until the run has ended."""
-        wake, ended = asyncio.Event(), False
-        self._wakes.add(wake)
-        try:
+        ended = False
+        with self._waking(run_id) as wake:
             while not ended:
                 wake.clear()
                 closing = self._closing(run_id)
@@ -339,10 +335,21 @@ class Engine:
                 info = await self._bus.run(run_id)
                 if info is None or info.deleted:
                     return
+                # Its end may stand before ``after``: then there is nothing to wait for.
+                ended = ended or (info.status != "open" and after >= info.head.seq)
                 if not ended:
                     await self._until(wake, closing)
+
+    @contextmanager
+    def _waking(self, run_id: str) -> Iterator[asyncio.Event]:
+        """Set whenever the store has news of the run's partition: others' are none of its own."""
+        wake = asyncio.Event()
+        waiting = self._wakes.setdefault(partition_of(run_id, self.store.partitions), set())
+        waiting.add(wake)
+        try:
+            yield wake
         finally:
-            self._wakes.discard(wake)
+            waiting.discard(wake)
 
     async def _until(self, wake: asyncio.Event, closing: asyncio.Future[Event]) -> bool:
         """Whether something has happened before it was time to look."""
@@ -369,7 +376,7 @@ class Engine:
     # ---------------------------------------------------------------------------- visiting
 
     def _on_wake(self, partition: int) -> None:
-        for wake in self._wakes:
+        for wake in self._wakes.get(partition, ()):
             wake.set()
         if self._executor.free:
             self._visit_soon(partition)

@@ -57,13 +57,14 @@ class App:
     def attach(self, engine: Engine, *, policies: Sequence[ToolPolicyRules] = ()) -> str:
         """Give the engine everything; returns the full name of the app that it now serves.
 
+        ``policies`` hold beside those that the handler was made with.
         Raises :class:`ConfigError` or :class:`PolicyConflict` naming what does not fit (G17).
         """
         if self.model is not None:
             self.model.attach(engine)
         if self.tools is not None:
             if policies:
-                self.tools.use_policies(policies)
+                self.tools.use_policies([*self.tools.policies, *policies])
             self.tools.attach(engine)
         return engine.serve(self.algorithm)
 

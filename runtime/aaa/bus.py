@@ -142,7 +142,7 @@ class Bus:
 
 
 def _pack(waiting: deque[_Parcel]) -> list[_Parcel]:
-    parcels, size = [waiting.popleft()], 0
+    parcels = [waiting.popleft()]
     size = len(parcels[0].operations)
     while waiting and size + len(waiting[0].operations) <= MAX_BATCH:
         parcels.append(waiting.popleft())

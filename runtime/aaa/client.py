@@ -20,6 +20,8 @@ from aaa.store.port import Append, Entry, EventStore, Flag, Refused, RunInfo, Wh
 
 #: How long an approval holds until the call is claimed, unless said otherwise.
 APPROVAL_FOR_S: Final = 86_400.0
+#: Runs that are looked at for what waits for a person, at most.
+MAX_RUNS: Final = 1_000_000
 #: Tries of one write while the store cannot be reached, a second apart at most.
 TRIES: Final = 5
 
@@ -86,7 +88,7 @@ class Client:
         return sorted(found, key=lambda view: view.since_ms)
 
     async def unknown(self, run_id: str | None = None) -> list[CallView]:
-        """Every call whose effect is unknown and that nobody has resolved, oldest first. Of one run, or of all."""
+        """Every call whose effect is unknown and unresolved, oldest first. Of one run, or of all."""
         found = []
         for info in await self._of(run_id, status="unknown"):
             events = await self.store.read(info.run_id)
@@ -134,16 +136,8 @@ class Client:
             ev.REJECTED,
             {"by": by, "call_id": call_id, "reason": reason},
         )
-        failed = request.named(
-            ids.result_id(request.id),
-            ev.TOOL_FAILED,
-            {
-                "call_id": call_id,
-                "error": "ApprovalRejected",
-                "message": f"{call.name} was not run: {by} rejected it. Reason: {reason}",
-                "name": call.name,
-            },
-        )
+        message = f"{call.name} was not run: {by} rejected it. Reason: {reason}"
+        failed = ev.tool_failed(request, "ApprovalRejected", message)
         entries = [Entry(rejected), Entry(failed, port.SettleUnstarted(request.id))]
         return (await self._append(run_id, entries, call_id))[0]
 
@@ -206,7 +200,9 @@ class Client:
     # ------------------------------------------------------------------------ inside
 
     async def _of(self, run_id: str | None, *, status: str) -> list[RunInfo]:
-        return [await self.info(run_id)] if run_id else await self.store.runs(status=status)
+        if run_id:
+            return [await self.info(run_id)]
+        return await self.store.runs(status=status, limit=MAX_RUNS)
 
     async def _flag(self, run_id: str, type_: str, flag: str, by: str) -> Event:
         events = await self.events(run_id)
@@ -297,7 +293,7 @@ def _view(call: CallState, events: list[Event], *, reason: str) -> CallView:
         call_id=call.call_id,
         name=call.name,
         arguments=arguments,
-        args_digest=ids.digest_of(ids.canonical({"arguments": arguments, "name": call.name})),
+        args_digest=ev.args_digest(call.name, arguments),
         idempotency_key=data["idempotency_key"],
         reason=reason,
         attempts=call.attempts,

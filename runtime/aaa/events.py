@@ -43,6 +43,9 @@ TYPES: Final = frozenset(
     value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str)
 )
 
+#: Longest message in an event, in characters: what a tool or a model said may be anything.
+MAX_MESSAGE_CHARS: Final = 4_000
+
 #: How a run ends: event type → status.
 ENDINGS: Final = {
     RUN_COMPLETED: "completed",
@@ -162,3 +165,28 @@ def run_requested(run_id: str, data: dict[str, Any]) -> Event:
         raw=raw,
         parent=None,
     )
+
+
+def tool_failed(request: Event, error: str, message: str, **more: Any) -> Event:
+    """The one result of a call that failed; ``error`` is a name from the documented list (L5)."""
+    return request.named(
+        ids.result_id(request.id),
+        TOOL_FAILED,
+        {
+            "call_id": request.data["call_id"],
+            "error": error,
+            "message": recordable(message),
+            "name": request.data["name"],
+            **more,
+        },
+    )
+
+
+def args_digest(name: str, arguments: Any) -> str:
+    """What an approval is bound to: the tool and the arguments that a person has seen (G19)."""
+    return ids.digest_of(ids.canonical({"arguments": arguments, "name": name}))
+
+
+def recordable(message: str) -> str:
+    """A message that the log can hold: bounded, and without lone surrogates."""
+    return message[:MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode()

@@ -162,12 +162,12 @@ class Heartbeat:
             if self._leases.get(key) is lease:
                 del self._leases[key]
 
-    def own(self, partition: int, app: str) -> None:
+    def own(self, app: str, partition: int) -> None:
         """Renew the ownership of (app, partition) from now on."""
         with self._lock:
             self._owned.setdefault(partition, set()).add(app)
 
-    def disown(self, partition: int, app: str) -> None:
+    def disown(self, app: str, partition: int) -> None:
         """Renew it no more."""
         with self._lock:
             self._owned.get(partition, set()).discard(app)

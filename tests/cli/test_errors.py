@@ -32,6 +32,7 @@ spec:
         (["run", "dig.yaml", "--app", "shop_agent:nothing"], r"has no 'nothing'"),
         (["run", "dig.yaml", "--app", "shop_agent"], r"must be written module:attribute"),
         (["run", "dig.yaml", "--input", "{task"], r"--input is not JSON: .*line 1 column 2"),
+        (["run", "dig.yaml", "--input", '{"task": NaN}'], r"--input is not canonical JSON"),
         (["run", "dig.yaml", "--input", "3"], r"--input must be a JSON object"),
         (["run", "dig.yaml", "--store", "mysql://x"], r"does not begin with one of memory:"),
         (["run", "dig.yaml", "--stor", "x"], r"no such option: --stor.*'aaa run --help'"),

@@ -176,6 +176,15 @@ def test_a_deadline_cancels_the_run(desk: Desk) -> None:
     assert done.lines() == [{"run_id": "dig", "status": "cancelled"}]
 
 
+def test_a_run_that_begins_suspended_keeps_its_deadline(desk: Desk) -> None:
+    deadline = "  activeDeadlineSeconds: 1\n"
+    desk.manifest("hang", more=f"  desiredState: Suspended\n{deadline}")
+    assert desk.aaa("run", "dig.yaml").code == 4
+    desk.manifest("hang", more=deadline)
+    done = desk.aaa("run", "dig.yaml", "--json")
+    assert done.lines() == [{"run_id": "dig", "status": "cancelled"}]
+
+
 def test_a_run_that_is_cancelled_from_outside_ends(desk: Desk) -> None:
     process = desk.start("run", desk.manifest("hang"))
     read_until(process, "attempt 1 started")

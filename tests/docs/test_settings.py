@@ -16,10 +16,11 @@ from aaa.app import App
 from aaa.cli.follow import WORKER_TTL_S
 from aaa.cli.stores import OPEN_TIMEOUT_S
 from aaa.cli.worker import worker
+from aaa.events import MAX_MESSAGE_CHARS
 from aaa.llm import LLMHandler, ProviderClient
 from aaa.policy import GuardConfig
 from aaa.runtime import Engine
-from aaa.runtime.attempt import MAX_MESSAGE_CHARS, VERIFY_TIMEOUT_S
+from aaa.runtime.attempt import VERIFY_TIMEOUT_S
 from aaa.runtime.owner import MAX_ALGORITHM_ERRORS
 from aaa.store.postgres.address import Address as PostgresAddress
 from aaa.store.redis.address import OPTIONS

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from aaa import events as ev
+from aaa.algos import ToolLoop
+from aaa.app import App
 from aaa.errors import ConfigError, PolicyConflict
 from aaa.llm.fake import tool_call
 from aaa.policy import GuardConfig, ToolEntry, ToolPolicyRules
@@ -68,6 +70,21 @@ async def test_policies_that_do_not_fit_are_refused_and_change_nothing(world: Wo
         one.handler.use_policies([policy("p", enabled=False), policy("q", delivery="at_most_once")])
     assert one.handler.settings_for("act").hash == before
     assert await one.run() == "acted"
+
+
+def test_policies_that_bind_a_run_hold_beside_those_of_the_code() -> None:
+    registry = ToolRegistry([tool(plain, name="act")])
+    own = ToolPolicyRules(
+        name="own", tools=[ToolEntry(name="act", settings={"requires_approval": True})]
+    )
+    binding = ToolPolicyRules(
+        name="binding", tools=[ToolEntry(name="act", settings={"max_attempts": 1})]
+    )
+    handler = ToolHandler(registry, policies=[own])
+    App(algorithm=ToolLoop(registry), handlers=[handler]).attach(Engine(), policies=[binding])
+    settings = handler.settings_for("act")
+    assert settings.requires_approval
+    assert settings.guard.max_attempts == 1
 
 
 @pytest.mark.guarantee("G18", "G17")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -368,6 +369,8 @@ class Raising:
         match self.how:
             case "raise":
                 raise ZeroDivisionError("what was that")
+            case "half a character":
+                raise ValueError("the log cannot hold \ud800")
             case "nonsense":
                 return [{"type": "not an event"}]
             case "foreign":
@@ -380,10 +383,13 @@ class Raising:
 
 
 @pytest.mark.guarantee("L11")
-@pytest.mark.parametrize("how", ["raise", "nonsense", "foreign", "incomplete", "reserved"])
+@pytest.mark.parametrize(
+    "how", ["raise", "half a character", "nonsense", "foreign", "incomplete", "reserved"]
+)
 async def test_an_algorithm_that_fails_three_times_has_its_run_parked_and_others_go_on(
-    world: World, how: str
+    world: World, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.CRITICAL, "aaa.owner")  # a report can hold no half of a character
     algorithm = Raising(how)
     one = await world.worker("w1", algorithm=algorithm, says=(text("hello"),))
     loop = ToolLoop(ToolRegistry([]))
@@ -470,6 +476,18 @@ async def test_a_deleted_run_stays_deleted(world: World) -> None:
             await one.engine.submit(one.algorithm, {"task": "another"}, run_id)
     assert await world.client.delete(run_id) is False
     assert await world.log(run_id) == []
+
+
+async def test_following_a_run_from_beyond_its_end_ends_at_once(world: World) -> None:
+    one = await world.worker("w1", says=(text("hello"),))
+    run_id = await one.submit()
+    await within(one.engine.wait(run_id))
+    after = (await one.engine.events(run_id))[-1].seq
+
+    async def rest() -> list[Event]:
+        return [event async for event in one.engine.follow(run_id, after=after)]
+
+    assert await within(rest()) == []
 
 
 @pytest.mark.guarantee("L1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,8 +11,8 @@ from aaa.cli import exits, loop
 from aaa.cli.options import JsonOption, StoreOption
 from aaa.errors import ConfigError
 
-#: Runs that ``--all`` looks at, at most.
-LIMIT = 1_000_000
+if TYPE_CHECKING:
+    from aaa.check import Violation
 
 
 def check(
@@ -38,27 +38,36 @@ def check(
 
 
 async def _check(run: str | None, store: str | None, json: bool) -> int:
-    from aaa.check import check_stored
+    from aaa.check import check_store, check_stored
     from aaa.cli import screen
     from aaa.cli.stores import looking
     from aaa.cli.text import one
 
-    broken = 0
     async with looking(store) as client:
         if run is not None:
-            runs = [(await client.info(run)).run_id]
+            await client.info(run)  # raises if there is none
+            _, found = await check_stored(client.store, run)
+            _show(found, json=json)
+            checked, broken, more = 1, len(found), False
         else:
-            runs = [info.run_id for info in await client.store.runs(limit=LIMIT)]
-        for run_id in runs:
-            _, found = await check_stored(client.store, run_id)
-            broken += len(found)
-            for violation in found:
-                if json:
-                    screen.say_json(dataclasses.asdict(violation))
-                else:
-                    screen.say(str(violation), style="red")
+            report = await check_store(
+                client.store, on_progress=lambda _done, _of, found: _show(found, json=json)
+            )
+            checked, broken, more = report.runs, report.found, report.more
     if not json:
         told = one(broken, "broken statement") if broken else "nothing is broken"
         style = "red" if broken else "green"
-        screen.say(f"{one(len(runs), 'run')} checked: {told}", style=style)
+        screen.say(f"{one(checked, 'run')} checked: {told}", style=style)
+    if more:
+        screen.note("the store may hold more runs, which were not checked")
     return exits.FAILED if broken else exits.DONE
+
+
+def _show(found: list[Violation], *, json: bool) -> None:
+    from aaa.cli import screen
+
+    for violation in found:
+        if json:
+            screen.say_json(dataclasses.asdict(violation))
+        else:
+            screen.say(str(violation), style="red")

@@ -213,10 +213,17 @@ def parse_json(text: str, *, where: str) -> Any:
     """A JSON value from the command line. Raises :class:`ConfigError` with line and column."""
     import json
 
+    from aaa.ids import canonical
+
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{where} is not JSON: {error}") from None
+    try:
+        canonical(value)  # Python reads more than JSON: NaN, half a character
+    except ValueError as error:
+        raise ConfigError(f"{where} is {error}") from None
+    return value
 
 
 def _decide(

@@ -25,7 +25,7 @@ from aaa.errors import AppError, RunDeleted, StoreUnavailable
 from aaa.events import Event
 from aaa.ids import partition_of
 from aaa.runtime import Engine
-from aaa.runtime.engine import new_run
+from aaa.runtime.submit import new_run
 from aaa.store import EventStore
 from aaa.store.port import RunInfo
 
@@ -94,19 +94,22 @@ class Follower:
     # ------------------------------------------------------------------------ beginning
 
     async def _begin(self) -> None:
-        deadline_s = self.plan.manifest.spec.active_deadline_seconds
+        plan = self.plan
         await self.engine.submit(
-            self.app.algorithm,
-            self.plan.input,
-            self.plan.run_id,
-            deadline_s=None if deadline_s is None else float(deadline_s),
+            self.app.algorithm, plan.input, plan.run_id, deadline_s=plan.deadline_s
         )
 
     async def _suspended(self, known: RunInfo | None) -> None:
         """Begin the run if it is new, but let nothing start."""
         plan, store = self.plan, self.engine.store
         if known is None:
-            create = new_run(plan.run_id, self.serves, self.app.algorithm, plan.input)
+            create = new_run(
+                plan.run_id,
+                self.serves,
+                self.app.algorithm,
+                plan.input,
+                deadline_s=plan.deadline_s,
+            )
             await store.commit(partition_of(plan.run_id, store.partitions), [create])
         if known is None or not known.suspended:
             await self.client.suspend(plan.run_id, by=self._by)

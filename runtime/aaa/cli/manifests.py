@@ -29,6 +29,12 @@ class Plan:
     folder: Path
 
     @property
+    def deadline_s(self) -> float | None:
+        """Seconds from the run's beginning after which it is cancelled."""
+        seconds = self.manifest.spec.active_deadline_seconds
+        return None if seconds is None else float(seconds)
+
+    @property
     def digest(self) -> str:
         """As the store keeps it for the run's input."""
         return ids.digest_of(ids.canonical(self.input))

@@ -69,7 +69,7 @@ class GuardSettings(Model):
         default=None,
         ge=1,
         le=3_600_000,
-        description="Milliseconds after which a worker looks again at a busy call.",
+        description="Milliseconds after a lease's end by which a worker has looked at the call again.",
     )
     on_lost_lease: Literal["Cancel", "Finish"] | None = Field(
         default=None, description="What a worker does with a tool whose lease it lost."

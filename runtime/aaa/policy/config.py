@@ -1,7 +1,7 @@
-"""GuardConfig: how one tool's calls are delivered. The seeds' table, field by field.
+"""GuardConfig: how one tool's calls are delivered, field by field.
 
 A config is *partial* or *effective*. Partial ones (an override on a decorator, an entry of a
-ToolPolicy) are plain mappings of field names; :mod:`aaa.policy.layers` merges them. A
+ToolPolicy) are plain mappings of field names; :mod:`aaa.policy.compile` merges them. A
 :class:`GuardConfig` is always complete and always valid: construction refuses anything else.
 """
 
@@ -50,7 +50,7 @@ class GuardConfig:
     lease_ttl_s: float = 15.0
     #: Renewal period; ``None`` is a third of the TTL, so that two renewals may fail.
     heartbeat_s: float | None = None
-    #: How often a worker that found the call busy looks again.
+    #: Seconds after a lease's end by which a worker has looked at the call again (G14).
     wait_poll_s: float = 0.5
     #: Whether a worker that lost its lease cancels the tool or lets it finish.
     on_lost_lease: OnLostLease = OnLostLease.CANCEL

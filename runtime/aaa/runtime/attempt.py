@@ -43,7 +43,6 @@ from aaa.tools.isolate import ProcessLost, run_isolated
 
 log = logging.getLogger("aaa.attempt")
 
-MAX_MESSAGE_CHARS: Final = 4_000
 #: Share of the time to stop after which a tool's process is killed instead of asked.
 POLITE_SHARE: Final = 0.5
 #: How long ``verify=`` may take, where the tool has no timeout of its own.
@@ -194,9 +193,7 @@ class Attempt:
 
     def _outcome(self, task: asyncio.Task[Any]) -> Ended:
         try:
-            value = encode_result(
-                task.result(), limit_bytes=self.result_limit_bytes, tool=self.tool.name
-            )
+            value = self._encoded(task.result())
         except OutcomeUnknown as error:
             return self._failed("OutcomeUnknown", f"{error} {UNKNOWN_TEXT}", effect="unknown")
         except NotExecuted as error:
@@ -239,7 +236,7 @@ class Attempt:
         else:
             if isinstance(verdict, Done):
                 try:
-                    value = encode_result(verdict.result, limit_bytes=self.result_limit_bytes)
+                    value = self._encoded(verdict.result)
                 except ResultRejected as failure:
                     return self._failed("ResultRejected", str(failure))
                 return self._completed(value, verified=True)
@@ -250,19 +247,18 @@ class Attempt:
             )
         return self._failed(error, f"{UNKNOWN_TEXT} {seen}", effect="unknown")
 
+    def _encoded(self, value: Any) -> Any:
+        return encode_result(value, limit_bytes=self.result_limit_bytes, tool=self.tool.name)
+
     def _completed(self, value: Any, **more: Any) -> Ended:
         request = self.claimed.request
         data = {**self._about(), "result": value, **more}
         return Ended(request.named(ids.result_id(request.id), ev.TOOL_COMPLETED, data))
 
     def _failed(self, error: str, message: str, **more: Any) -> Ended:
-        request = self.claimed.request
-        text = _clean(message)
-        data = {**self._about(), "error": error, "message": text, **more}
-        return Ended(
-            request.named(ids.result_id(request.id), ev.TOOL_FAILED, data),
-            unknown=more.get("effect") == "unknown",
-        )
+        claimed = self.claimed
+        failed = ev.tool_failed(claimed.request, error, message, attempt=claimed.attempt, **more)
+        return Ended(failed, unknown=more.get("effect") == "unknown")
 
     def _fenced(self, *, stopped: bool) -> Event:
         request = self.claimed.request
@@ -299,11 +295,6 @@ def _finished(task: asyncio.Task[Any]) -> bool:
     if not task.done() or task.cancelled():
         return False
     return task.exception() is None or isinstance(task.exception(), OutcomeError)
-
-
-def _clean(message: str) -> str:
-    """A message that the log can hold: bounded, and without lone surrogates."""
-    return message[:MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode()
 
 
 def _swallow(task: asyncio.Task[Any]) -> None:

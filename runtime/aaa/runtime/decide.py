@@ -25,7 +25,6 @@ from aaa.tools import Tool, ToolHandler
 
 #: A decision that wants more steps than this goes round in circles.
 MAX_STEPS: Final = 1_000
-LLM: Final = port.LLM_QUEUE + "model"
 #: Name of the timer behind a run's deadline.
 DEADLINE: Final = "aaa.deadline"
 
@@ -113,7 +112,7 @@ def _admit(
         raise AlgorithmError(f"algorithm {algorithm.name} yielded {draft!r}, which is not its own")
     match draft.type:
         case ev.LLM_REQUESTED:
-            yield Entry(draft, _open(LLM, draft, "model", ids.digest_of(draft.raw)))
+            yield Entry(draft, _open(port.MODEL_QUEUE, draft, "model", ids.digest_of(draft.raw)))
         case ev.TOOL_REQUESTED:
             yield from _admit_tool(state, draft, tools)
         case ev.RUN_COMPLETED | ev.RUN_FAILED:
@@ -181,7 +180,7 @@ def _open_tool(
                 return
             reason = f"repeats {named}"
     request = _with(draft, data)
-    digest = _args_digest(data)
+    digest = ev.args_digest(data["name"], data["arguments"])
     needs = reason is not None
     yield Entry(
         request,
@@ -222,32 +221,13 @@ def _intent(tool: Tool[..., Any], settings: ToolSettings, data: dict[str, Any]) 
     return ids.digest_of(ids.canonical([tool.name, what]))
 
 
-def _args_digest(data: dict[str, Any]) -> str:
-    return ids.digest_of(ids.canonical({"arguments": data["arguments"], "name": data["name"]}))
-
-
 def _refuse(
     draft: Event, data: dict[str, Any], error: str, message: str, **more: Any
 ) -> Iterator[Entry]:
     """A call that gets its result at once, without an attempt."""
     request = _with(draft, data)
     yield Entry(request)
-    yield Entry(_failed(request, error, message, **more))
-
-
-def _failed(request: Event, error: str, message: str, **more: Any) -> Event:
-    data = request.data
-    return request.named(
-        ids.result_id(request.id),
-        ev.TOOL_FAILED,
-        {
-            "call_id": data["call_id"],
-            "error": error,
-            "message": message,
-            "name": data["name"],
-            **more,
-        },
-    )
+    yield Entry(ev.tool_failed(request, error, message, **more))
 
 
 def _with(draft: Event, data: dict[str, Any]) -> Event:
@@ -304,7 +284,7 @@ def _retry(state: RunState, resolution: Event, tools: ToolHandler | None) -> Ite
             port.TOOL_QUEUE + tool.name,
             draft,
             tool.name,
-            _args_digest(data),
+            ev.args_digest(data["name"], data["arguments"]),
             verify=tool.verify is not None,
         ),
     )
@@ -335,7 +315,7 @@ def _not_executed(state: RunState, why: str, begun: Set[str]) -> Iterator[Entry]
     for call in list(state.open_calls.values()):
         if _unstarted(call, begun):
             message = f"{call.name} was not run: {why}."
-            failed = _failed(call.request, "NotExecuted", message)
+            failed = ev.tool_failed(call.request, "NotExecuted", message)
             yield Entry(failed, port.SettleUnstarted(call.request.id))
 
 

@@ -12,12 +12,12 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
 from aaa import events as ev
-from aaa import ids
 from aaa.algos import Algorithm, RunState, ToolLoop
 from aaa.bus import Bus, Receipt
 from aaa.clock import SYSTEM_CLOCK, Clock
@@ -26,7 +26,6 @@ from aaa.errors import (
     AAAError,
     ConfigError,
     CorruptHistory,
-    RunConflict,
     RunDeleted,
     RunNotFound,
     StoreUnavailable,
@@ -42,10 +41,13 @@ from aaa.runtime.executor import Executor, Progress
 from aaa.runtime.observe import Observer
 from aaa.runtime.outcome import Outcome, Run, outcome_of
 from aaa.runtime.owner import Owner
+from aaa.runtime.submit import new_run, submitted
 from aaa.store import open_store, port
 from aaa.store.port import Append, Beat, Claimed, EventStore, Offer, StoreInfo, Why
 from aaa.telemetry import Telemetry, names, tell
 from aaa.tools import ToolHandler
+
+__all__ = ["Engine", "new_run"]
 
 log = logging.getLogger("aaa.engine")
 
@@ -123,17 +125,18 @@ class Engine:
             clock=clock,
             observer=self._observer,
             on_closed=self._on_closed,
-            on_term_lost=lambda app, partition: self._heartbeat.disown(partition, app),
+            on_term_lost=self._heartbeat.disown,
             on_timer=self._visit_in,
         )
         self._visits: dict[int, asyncio.Task[None]] = {}
+        self._errands: set[asyncio.Task[None]] = set()
         self._again: set[int] = set()
         self._backlog: set[int] = set()
         self._due: dict[int, asyncio.TimerHandle] = {}
         self._endings: dict[str, asyncio.Future[Event]] = {}
-        self._wakes: set[asyncio.Event] = set()
+        self._wakes: dict[int, set[asyncio.Event]] = {}
         self._running = False
-        self._wait_poll_s = 0.5
+        _, self._wait_poll_s = self._executor.patience()
 
     # -------------------------------------------------------------------- starting, stopping
 
@@ -188,9 +191,10 @@ class Engine:
     async def _end(self) -> None:
         self._observer.close()
         await self._executor.abandon()
-        for task in list(self._visits.values()):
+        tasks = [*self._visits.values(), *self._errands]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._visits.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._owner.close()
         await self._bus.close()
         for ending in self._endings.values():
@@ -203,7 +207,7 @@ class Engine:
         await self._owner.quiet()
         gone = []
         for app, partition in self._cluster.owned():
-            self._heartbeat.disown(partition, app)
+            self._heartbeat.disown(app, partition)
             gone.append(self._bus.send(partition, [port.Disown(app=app, worker=self.worker)]))
         await asyncio.gather(*gone)
 
@@ -273,7 +277,7 @@ class Engine:
         create = new_run(run_id, app, algorithm, input, deadline_s=deadline_s)
         with self._observer.submitting(run_id, algorithm):
             verdict = await self._create(create)
-        return _submitted(run_id, verdict)
+        return submitted(run_id, verdict)
 
     async def _create(self, create: port.Create) -> port.Verdict:
         app, partition = create.app, partition_of(create.run_id, self.store.partitions)
@@ -288,10 +292,8 @@ class Engine:
 
         Raises :class:`RunNotFound`, or :class:`RunDeleted`, also when it is deleted meanwhile.
         """
-        closing, wake = self._closing(run_id), asyncio.Event()
-        self._wakes.add(wake)
-        try:
-            happened = True
+        closing, happened = self._closing(run_id), True
+        with self._waking(run_id) as wake:
             while not closing.done():
                 wake.clear()
                 # It may be deleted, or moved, without a word to its driver: look now and then.
@@ -300,8 +302,6 @@ class Engine:
                     self._on_closed(run_id, ending)
                     break
                 happened = await self._until(wake, closing)
-        finally:
-            self._wakes.discard(wake)
         return outcome_of(await closing)
 
     async def _ending(self, run_id: str) -> Event | None:
@@ -321,23 +321,35 @@ class Engine:
 
     async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[Event]:
         """Every event of the run, as it is stored, until the run has ended."""
-        wake, ended = asyncio.Event(), False
-        self._wakes.add(wake)
-        try:
+        ended = False
+        with self._waking(run_id) as wake:
             while not ended:
                 wake.clear()
                 closing = self._closing(run_id)
                 for event in await self._bus.read(run_id, after=after):
                     after = event.seq
-                    ended = ended or event.type in ev.ENDINGS
+                    if event.type in ev.ENDINGS:
+                        ended = True
+                        self._on_closed(run_id, event)
                     yield event
                 info = await self._bus.run(run_id)
                 if info is None or info.deleted:
                     return
+                # Its end may stand before ``after``: then there is nothing to wait for.
+                ended = ended or (info.status != "open" and after >= info.head.seq)
                 if not ended:
                     await self._until(wake, closing)
+
+    @contextmanager
+    def _waking(self, run_id: str) -> Iterator[asyncio.Event]:
+        """Set whenever the store has news of the run's partition: others' are none of its own."""
+        wake = asyncio.Event()
+        waiting = self._wakes.setdefault(partition_of(run_id, self.store.partitions), set())
+        waiting.add(wake)
+        try:
+            yield wake
         finally:
-            self._wakes.discard(wake)
+            waiting.discard(wake)
 
     async def _until(self, wake: asyncio.Event, closing: asyncio.Future[Event]) -> bool:
         """Whether something has happened before it was time to look."""
@@ -364,7 +376,7 @@ class Engine:
     # ---------------------------------------------------------------------------- visiting
 
     def _on_wake(self, partition: int) -> None:
-        for wake in self._wakes:
+        for wake in self._wakes.get(partition, ()):
             wake.set()
         if self._executor.free:
             self._visit_soon(partition)
@@ -500,9 +512,7 @@ class Engine:
         asked = await self._bus.read(held.run_id)
         request = held.request
         again = sum(e.type == ev.APPROVAL_REQUESTED and e.parent == request.id for e in asked)
-        digest = ids.digest_of(
-            ids.canonical({"arguments": request.data["arguments"], "name": request.data["name"]})
-        )
+        digest = ev.args_digest(request.data["name"], request.data["arguments"])
         question = approval_requested(
             request, digest, reason="expired" if again else "requires_approval", again=again
         )
@@ -514,6 +524,8 @@ class Engine:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
+        self._errands.add(task)  # the loop itself keeps no task alive
+        task.add_done_callback(self._errands.discard)
         task.add_done_callback(_log_failure)
 
     # --------------------------------------------------------------------------- ownership
@@ -531,11 +543,11 @@ class Engine:
         if self._cluster.term(app, partition) != term:
             self._owner.forget(app, partition)
         self._cluster.won(app, partition, term)
-        self._heartbeat.own(partition, app)
+        self._heartbeat.own(app, partition)
 
     def _lost(self, app: str, partition: int) -> None:
         self._cluster.lost(app, partition)
-        self._heartbeat.disown(partition, app)
+        self._heartbeat.disown(app, partition)
         self._owner.forget(app, partition)
 
     async def _disown(self, app: str, partition: int) -> None:
@@ -603,49 +615,6 @@ class Engine:
     def _system(self, root: Event) -> str | None:
         algorithm = self._owner.algorithms.get(root.data["app"])
         return algorithm.system if isinstance(algorithm, ToolLoop) else None
-
-
-def new_run(
-    run_id: str,
-    app: str,
-    algorithm: Algorithm,
-    input: Any,  # noqa: A002
-    *,
-    deadline_s: float | None = None,
-) -> port.Create:
-    """The operation that begins a run, with everything that it is pinned to (L11)."""
-    try:
-        digest = ids.digest_of(ids.canonical(input))
-    except ValueError as error:
-        raise ConfigError(f"the input of run {run_id} is {error}") from None
-    data = {
-        "algorithm": algorithm.name,
-        "app": app,
-        "input": input,
-        "version": algorithm.version,
-    }
-    root = ev.run_requested(run_id, data)
-    entries = [port.Entry(root)]
-    if deadline_s is not None:
-        timer = root.caused(
-            ev.TIMER_SET, {"after_ms": round(deadline_s * 1000), "name": "aaa.deadline"}
-        )
-        effect = port.StartTimer(ids.json_text("aaa.deadline"), round(deadline_s * 1000))
-        entries.append(port.Entry(timer, effect))
-    return port.Create(run_id=run_id, app=app, digest=digest, entries=tuple(entries))
-
-
-def _submitted(run_id: str, verdict: port.Verdict) -> Run:
-    match verdict:
-        case port.Appended():
-            return Run(run_id, dup=verdict.dups[0])
-        case port.Refused(why=Why.DELETED):
-            raise RunDeleted(f"run {run_id} was deleted; submit it under another run id")
-        case port.Refused(why=Why.EXISTS):
-            raise RunConflict(
-                f"run {run_id} exists with other input; use the same input or another run id"
-            )
-    raise AssertionError(f"unexpected verdict {verdict!r}")
 
 
 def _store(store: EventStore | str | None) -> EventStore:

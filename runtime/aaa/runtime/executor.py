@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from aaa import events as ev
 from aaa import ids
@@ -30,9 +30,11 @@ from aaa.tools import ToolHandler
 
 log = logging.getLogger("aaa.executor")
 
-DEFAULT = GuardConfig()
+#: What holds where no tool says otherwise.
+DEFAULT_GUARD: Final = GuardConfig()
 #: How often a draining worker looks whether its last offers have been answered.
 _OFFER_POLL_S = 0.01
+#: Run id, call id, message, and how far: 0 to 1, or ``None``. Called in the tool's thread.
 Progress = Callable[[str, str, str, float | None], None]
 
 
@@ -70,7 +72,7 @@ class Executor:
         self._on_free, self._on_progress = on_free, on_progress
         self._running: dict[tuple[str, str, int, str], asyncio.Task[None]] = {}
         self._leases: dict[tuple[str, str, int, str], Lease] = {}
-        self._told: tuple[ToolHandler, tuple[ToolSpec, ...]] | None = None
+        self._specs_of: tuple[ToolHandler, tuple[ToolSpec, ...]] | None = None
         self._busy = 0
         self._reserved = 0
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="aaa-tool")
@@ -108,7 +110,7 @@ class Executor:
         """What this worker offers to run, under the settings now in force."""
         offered: dict[str, ToolTerms] = {}
         if self.model is not None:
-            offered[port.LLM_QUEUE + "model"] = ToolTerms(
+            offered[port.MODEL_QUEUE] = ToolTerms(
                 delivery="at_least_once",
                 max_attempts=self.model.max_attempts,
                 lease_ttl_ms=round(self.model.lease_ttl_s * 1000),
@@ -128,7 +130,8 @@ class Executor:
             guards = [self.tools.config_for(tool) for tool in self.tools.registry]
             ttls += [guard.lease_ttl_s for guard in guards]
             polls += [guard.wait_poll_s for guard in guards]
-        return min(ttls, default=DEFAULT.lease_ttl_s), min(polls, default=DEFAULT.wait_poll_s)
+        ttl_s = min(ttls, default=DEFAULT_GUARD.lease_ttl_s)
+        return ttl_s, min(polls, default=DEFAULT_GUARD.wait_poll_s)
 
     # ---------------------------------------------------------------------- running
 
@@ -279,10 +282,10 @@ class Executor:
     def _specs(self) -> tuple[ToolSpec, ...]:
         if self.tools is None:
             return ()
-        if self._told is None or self._told[0] is not self.tools:
+        if self._specs_of is None or self._specs_of[0] is not self.tools:
             specs = tuple(ToolSpec.from_json(spec) for spec in self.tools.registry.specs())
-            self._told = (self.tools, specs)
-        return self._told[1]
+            self._specs_of = (self.tools, specs)
+        return self._specs_of[1]
 
     def _every_s(self, claimed: Claimed) -> float:
         ttl_s = claimed.lease_ttl_ms / 1000
@@ -317,16 +320,10 @@ def _not_begun(claimed: Claimed) -> Ended:
     once = claimed.delivery == Delivery.AT_MOST_ONCE and claimed.job == "run"
     if request.type == ev.LLM_REQUESTED or not once:
         return Ended(None)
-    data = {
-        "attempt": claimed.attempt,
-        "call_id": request.data["call_id"],
-        "error": "NotExecuted",
-        "message": f"{request.data['name']} was not run: its lease had ended before it could begin.",
-        "name": request.data["name"],
-    }
-    return Ended(request.named(ids.result_id(request.id), ev.TOOL_FAILED, data))
+    message = f"{request.data['name']} was not run: its lease had ended before it could begin."
+    return Ended(ev.tool_failed(request, "NotExecuted", message, attempt=claimed.attempt))
 
 
 def _model_failed(request: Event, id_: str, turn: dict[str, Any], kind: str, message: str) -> Event:
-    text = message[:4_000].encode("utf-8", "replace").decode()
-    return request.named(id_, ev.LLM_FAILED, {**turn, "error": kind, "message": text})
+    data = {**turn, "error": kind, "message": ev.recordable(message)}
+    return request.named(id_, ev.LLM_FAILED, data)

@@ -393,7 +393,7 @@ class Owner:
         if state.last is None or term is None:
             return
         parked = state.last.caused(
-            ev.RUN_PARKED, {"error": "AlgorithmError", "message": str(error)[:4_000]}
+            ev.RUN_PARKED, {"error": "AlgorithmError", "message": ev.recordable(str(error))}
         )
         await self._bus.send(
             owned.partition,

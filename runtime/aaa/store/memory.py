@@ -10,7 +10,6 @@ import asyncio
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from threading import RLock
 
 from aaa.clock import SYSTEM_CLOCK, Clock
@@ -277,7 +276,7 @@ class _MemoryRenewer:
         self._store = store
 
     def pulse(self, pulse: port.Pulse) -> port.Beat:
-        return self._store._pulse(replace(pulse))
+        return self._store._pulse(pulse)
 
     def leave(self, worker: str) -> None:
         with self._store._lock:

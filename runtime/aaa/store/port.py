@@ -30,6 +30,8 @@ DEFAULT_APP: Final = "local"
 #: The prefixes of queue names; a queue is one capability of one app: ``tool/refund``, ``llm/model``.
 TOOL_QUEUE: Final = "tool/"
 LLM_QUEUE: Final = "llm/"
+#: The one queue of model requests.
+MODEL_QUEUE: Final = f"{LLM_QUEUE}model"
 
 
 class Why(StrEnum):

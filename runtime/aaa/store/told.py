@@ -188,5 +188,5 @@ class Told:
 def queue_of(event: Event) -> str:
     """The queue of the call that a request or an outcome belongs to."""
     if event.type.startswith("aaa.llm."):
-        return port.LLM_QUEUE + "model"
+        return port.MODEL_QUEUE
     return port.TOOL_QUEUE + str(event.data.get("name", ""))

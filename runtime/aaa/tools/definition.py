@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 from aaa.errors import NotExecuted, ToolError
+from aaa.policy.keys import MAX_KEY_CHARS
 from aaa.tools.context import ToolContext
 from aaa.tools.signature import Signature, schema_digest
 from aaa.tools.verify import Done, NotDone, Unknown, Verdict
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-#: What payment providers accept as an idempotency key.
-MAX_KEY_CHARS = 255
 
 
 class Tool(Generic[P, R]):

@@ -37,7 +37,7 @@ from aaa.ids import check_run_id, partition_of
 from aaa.lease import Heartbeat
 from aaa.llm import LLMHandler
 from aaa.runtime.attempt import Ended
-from aaa.runtime.decide import approval_requested
+from aaa.runtime.decide import MAX_TIMER_MS, approval_requested
 from aaa.runtime.executor import Executor, Progress
 from aaa.runtime.observe import Observer
 from aaa.runtime.outcome import Outcome, Run, outcome_of
@@ -627,6 +627,8 @@ def new_run(
     root = ev.run_requested(run_id, data)
     entries = [port.Entry(root)]
     if deadline_s is not None:
+        if not 0 <= deadline_s * 1000 <= MAX_TIMER_MS:
+            raise ConfigError(f"run {run_id}: deadline_s must be 0 to 100 years, not {deadline_s}")
         timer = root.caused(
             ev.TIMER_SET, {"after_ms": round(deadline_s * 1000), "name": "aaa.deadline"}
         )

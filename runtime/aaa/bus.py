@@ -71,6 +71,10 @@ class Bus:
         """Queue operations that belong together; cancelling the future does not unsend them."""
         lane = self._lanes.setdefault(partition, _Lane())
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            receipt.set_exception(StoreUnavailable("the engine has stopped"))
+            receipt.exception()  # seen: nobody may be waiting
+            return receipt
         lane.waiting.append(_Parcel(tuple(operations), receipt))
         if lane.task is None:
             lane.task = asyncio.create_task(self._run(partition, lane))
@@ -117,8 +121,26 @@ class Bus:
             lane.task = None
 
     async def _deliver(self, partition: int, lane: _Lane, parcels: list[_Parcel]) -> None:
+        sent_s = self._clock.boot_s()
+        try:
+            await self._try(partition, lane, parcels, sent_s, again=False)
+        except Exception as error:  # noqa: BLE001 - handed to whoever sent it
+            if len(parcels) == 1:
+                _fail(parcels, error)
+                return
+            # The store cannot take one of them, which fails alone: the others had bad company.
+            for parcel in parcels:
+                try:
+                    await self._try(partition, lane, [parcel], sent_s, again=True)
+                except Exception as own:  # noqa: BLE001 - as above
+                    _fail([parcel], own)
+
+    async def _try(
+        self, partition: int, lane: _Lane, parcels: list[_Parcel], sent_s: float, *, again: bool
+    ) -> None:
+        """Send until the store answers. Raises what the store raises, except that it is away."""
         operations = [operation for parcel in parcels for operation in parcel.operations]
-        wait_s, sent_s, again = _RETRY_FIRST_S, self._clock.boot_s(), False
+        wait_s = _RETRY_FIRST_S
         while True:
             try:
                 done = await self._store.commit(partition, operations, seen=lane.seen)
@@ -133,9 +155,6 @@ class Bus:
                 await self._clock.sleep(wait_s)
                 wait_s, again = min(2 * wait_s, _RETRY_MAX_S), True
                 continue
-            except Exception as error:  # noqa: BLE001 - handed to whoever sent it
-                _fail(parcels, error)
-                return
             lane.seen = max(lane.seen, done.mark)
             _hand_out(parcels, done.verdicts, sent_s, again)
             return

@@ -147,10 +147,14 @@ class Heartbeat:
             self._ticker.cancel()
 
     def hold(self, lease: Lease) -> None:
-        """Renew this lease from now on."""
+        """Renew this lease from now on, and no older one on the same call."""
+        key = (lease.held.run_id, lease.held.request_id)
         with self._lock:
             shortest = min((each.every_s for each in self._leases.values()), default=self._scan_s)
-            self._leases[lease.held.run_id, lease.held.request_id] = lease
+            older = self._leases.get(key)
+            self._leases[key] = lease
+        if older is not None:
+            older.tell("lost")  # the store has given the call out again; no pulse will say so
         stale = self._clock.boot_s() >= lease.trust_until_s
         if lease.every_s < shortest or stale:
             self._wake.set()  # the thread may be sleeping for longer than this one can wait

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from aaa import events as ev
+from aaa.ids import partition_of
 from aaa.llm.fake import tool_call
 from aaa.policy import GuardConfig
 from aaa.store import port
@@ -414,3 +415,36 @@ async def test_one_engine_that_ends_does_not_make_others_on_its_store_deaf(world
     (asked,) = await world.seen(ev.APPROVAL_REQUESTED)
     await world.client.approve(run_id, asked.data["call_id"], by="me")
     assert await within(one.text(), 3.0) == "acted"  # without waiting for a heartbeat
+
+
+@pytest.mark.guarantee("G9", "G10")
+async def test_a_slot_is_free_again_though_its_own_worker_has_taken_the_call_over(
+    world: World,
+) -> None:
+    """A claim's reply came when its lease had ended, and the heartbeat was cut off meanwhile."""
+    began: list[int] = []
+
+    @tool
+    async def act(ctx: ToolContext) -> str:
+        began.append(ctx.attempt)
+        return "acted"
+
+    link = Link(world.store)
+    one = await world.worker("w1", act, says=CALLS_ACT, guard=SHORT, link=link, concurrency=4)
+    run_id = run_of("w1")
+    partition = partition_of(run_id, world.store.partitions)
+    link.lose_reply(claims_tool)
+    await one.submit(run_id)
+    await until(lambda: any(map(claims_tool, link.committed)))
+    link.lost_pulses = 1_000_000
+    arrived, go = link.hold(claims_tool)  # the same batch again
+    await within(arrived.wait())
+    await asyncio.sleep(SHORT_S * 1.5)
+    go.set()
+    await until(lambda: one.engine._executor.busy == 1, "the stale claim")
+    one.engine._visit_soon(partition)
+    await until(lambda: began == [2], "the second attempt")
+    link.lost_pulses = 0
+    assert await one.text(run_id) == "acted"
+    await until(lambda: one.engine._executor.busy == 0, "free slots")
+    assert began == [2]

@@ -379,12 +379,29 @@ class Raising:
                 return [state.root.caused(ev.LLM_REQUESTED, {"call_id": "m1"})]
             case "reserved":
                 return [state.root.caused(ev.TOOL_COMPLETED, {"result": 1})]
+            case "unending":
+                return [state.root.caused(ev.TIMER_SET, {"after_ms": 1 << 62, "name": "x"})]
+            case "halves":
+                return [state.root.caused(ev.TIMER_SET, {"after_ms": 1.5, "name": "x"})]
+            case "unnamed":
+                return [state.root.caused("two\nlines\0", {})]
         return [complete(state.root, {"text": f"by version {self.version}"})]
 
 
 @pytest.mark.guarantee("L11")
 @pytest.mark.parametrize(
-    "how", ["raise", "half a character", "nonsense", "foreign", "incomplete", "reserved"]
+    "how",
+    [
+        "raise",
+        "half a character",
+        "nonsense",
+        "foreign",
+        "incomplete",
+        "reserved",
+        "unending",
+        "halves",
+        "unnamed",
+    ],
 )
 async def test_an_algorithm_that_fails_three_times_has_its_run_parked_and_others_go_on(
     world: World, how: str, caplog: pytest.LogCaptureFixture

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from aaa import events as ev
-from aaa.errors import NotExecuted, OutcomeUnknown, ToolError
+from aaa.algos import RunState, ToolLoop
+from aaa.bus import Bus, Receipt
+from aaa.clock import SYSTEM_CLOCK
+from aaa.errors import NotExecuted, OutcomeUnknown, StoreUnavailable, ToolError
+from aaa.events import Event, run_requested
 from aaa.llm import ModelReply, ModelRequest
 from aaa.llm.fake import text, tool_call
 from aaa.policy import GuardConfig, OnLostLease
+from aaa.runtime.engine import new_run
 from aaa.store import port
-from aaa.tools import Done, NotDone, ToolContext, Unknown, tool
+from aaa.tools import Done, NotDone, ToolContext, ToolRegistry, Unknown, tool
 from guarantees.world import (
     SHORT_S,
     Link,
@@ -504,3 +510,71 @@ async def test_without_fencing_the_first_finisher_wins(world: World) -> None:
     assert await two.text(run_id) == "attempt 1"
     (stale,) = await world.seen(ev.TOOL_STALE_RESULT, run_id)
     assert stale.data["attempt"] == 2
+
+
+class Picky(Link):
+    """A way to a store that takes a whole batch or, if such an event is in it, nothing."""
+
+    async def commit(
+        self, partition: int, operations: Sequence[port.Operation], *, seen: int = 0
+    ) -> port.Committed:
+        entries = [e for op in operations if isinstance(op, port.Append) for e in op.entries]
+        if any(entry.event.type == "unwanted" for entry in entries):
+            raise ValueError("the store cannot hold this")
+        return await super().commit(partition, operations, seen=seen)
+
+
+class Unwanted(ToolLoop):
+    """Yields, once its call has ended, what the store cannot hold."""
+
+    def decide(self, event: Event, state: RunState) -> Iterable[Event]:
+        if event.type == ev.TOOL_COMPLETED:
+            return [event.caused("unwanted", {})]
+        return super().decide(event, state)
+
+
+@pytest.mark.guarantee("G6", "G15")
+@BOTH
+async def test_an_outcome_is_recorded_though_the_store_cannot_take_what_follows(
+    world: World, delivery: str
+) -> None:
+    @tool(delivery=delivery)
+    async def act() -> str:
+        world.ledger.effects.append("act")
+        return "acted"
+
+    algorithm = Unwanted(ToolRegistry([act]))
+    link = Picky(world.store)
+    one = await world.worker("w1", act, says=CALLS_ACT, guard=SHORT, link=link, algorithm=algorithm)
+    await one.submit()
+    await world.seen(ev.TOOL_COMPLETED)
+    await asyncio.sleep(2 * SHORT_S)
+    assert world.ledger.effects == ["act"]
+    assert await world.failures() == []
+
+
+@pytest.mark.guarantee("G15", "L6")
+async def test_what_travels_with_something_the_store_cannot_take_is_stored(world: World) -> None:
+    bus = Bus(Picky(world.store), SYSTEM_CLOCK)
+    bad = run_requested("bad", {"input": 1}).caused("unwanted", {})
+    operations: list[port.Operation] = [
+        new_run("first", "app", ToolLoop(ToolRegistry([])), 1),
+        port.Append(run_id="first", entries=(port.Entry(bad),)),
+        new_run("second", "app", ToolLoop(ToolRegistry([])), 2),
+    ]
+    receipts = [bus.send(0, [operation]) for operation in operations]
+    first, refused, second = await asyncio.gather(*receipts, return_exceptions=True)
+    assert isinstance(refused, ValueError)
+    for receipt in (first, second):
+        assert isinstance(receipt, Receipt)
+        assert isinstance(receipt.verdicts[0], port.Appended)
+    await bus.close()
+
+
+async def test_nothing_is_sent_once_the_engine_has_stopped(world: World) -> None:
+    link = Link(world.store)
+    one = await world.worker("w1", link=link)
+    await one.engine.stop()
+    link.cut = True  # as a closed store: it would be tried again for ever
+    with pytest.raises(StoreUnavailable, match="stopped"):
+        await within(one.engine.submit(one.algorithm, {"task": "late"}, "late"))

@@ -191,8 +191,7 @@ def fenced_workers(history: History, _: Known) -> Iterator[Finding]:
             if not any(s.data["attempt"] == attempt and s.at < fenced.at for s in call.starts):
                 yield fenced.seq, f"attempt {attempt} of {call.call_id} is fenced and never began"
             for item in (*call.results, *call.stale):
-                own = item.type == ev.TOOL_STALE_RESULT or item.from_the_tool
-                if own and item.data.get("attempt") == attempt:
+                if item.from_the_tool and item.data.get("attempt") == attempt:
                     yield (
                         max(item.seq, fenced.seq),
                         f"fenced attempt {attempt} of call {call.call_id} has an outcome recorded",
@@ -207,6 +206,8 @@ def one_outcome_an_attempt(history: History, _: Known) -> Iterator[Finding]:
         if result is not None and result.from_the_tool and "attempt" in result.data:
             seen[result.data["attempt"]] = result.seq
         for item in call.stale:
+            if not item.from_the_tool:
+                continue  # what ``verify=`` said of a lost attempt, perhaps
             attempt = item.data["attempt"]
             if attempt in seen:
                 yield (

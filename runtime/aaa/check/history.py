@@ -89,7 +89,12 @@ class Item:
 
     @property
     def from_the_tool(self) -> bool:
-        """A result that the tool itself gave, surely: not one that the guard or ``verify`` wrote."""
+        """What the tool itself gave, surely: not what the guard or ``verify`` wrote."""
+        if self.type == ev.TOOL_STALE_RESULT:
+            kind, outcome = self.data["type"], self.data["outcome"]
+            if kind == ev.TOOL_COMPLETED:
+                return not outcome.get("verified")
+            return bool(outcome.get("error") == "ToolError")
         if self.type == ev.TOOL_COMPLETED:
             return not self.data.get("verified")
         return self.type == ev.TOOL_FAILED and self.data["error"] == "ToolError"

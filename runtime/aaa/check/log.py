@@ -81,7 +81,6 @@ _FIXED: Final = {
     ev.LLM_COMPLETED: ":result",
     ev.LLM_FAILED: ":result",
     ev.TOOL_FENCED: ":attempt:{attempt}:fenced",
-    ev.TOOL_STALE_RESULT: ":attempt:{attempt}:stale",
     ev.TOOL_RESOLVED: ":resolved",
     ev.REJECTED: ":rejected",
     ev.TIMER_FIRED: ":fired",
@@ -96,6 +95,9 @@ def _wanted(item: Item) -> tuple[str, ...]:
         return (parent + _FIXED[event.type].format(attempt=item.data.get("attempt")),)
     if event.type == ev.APPROVAL_REQUESTED:
         return _numbered(event, f"{parent}:approval", bare=True)
+    if event.type == ev.TOOL_STALE_RESULT:
+        stem = f"{parent}:attempt:{item.data.get('attempt')}:stale"
+        return _numbered(event, stem, bare=True)
     if event.type == ev.APPROVED:
         return _numbered(event, f"{parent}:approved", bare=False)
     derived = ids.derive(parent, event.type, event.raw)

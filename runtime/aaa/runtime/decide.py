@@ -10,6 +10,7 @@ one that the log will have if the append is accepted, and must be thrown away if
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Set
 from typing import Any, Final
 
@@ -25,6 +26,10 @@ from aaa.tools import Tool, ToolHandler
 
 #: A decision that wants more steps than this goes round in circles.
 MAX_STEPS: Final = 1_000
+#: Longest timer: a hundred years, which every store can add to its clock.
+MAX_TIMER_MS: Final = 100 * 365 * 86_400_000
+#: What an algorithm may call its own events: every store must be able to keep it.
+_OWN_TYPE: Final = re.compile(r"[\w.:/@-]{1,200}")
 #: Name of the timer behind a run's deadline.
 DEADLINE: Final = "aaa.deadline"
 
@@ -119,12 +124,27 @@ def _admit(
             yield from _not_executed(state, "the run has ended", begun)
             yield Entry(draft, port.CloseRun(ev.ENDINGS[draft.type]))
         case ev.TIMER_SET:
-            name, after_ms = draft.data["name"], draft.data["after_ms"]
-            yield Entry(draft, port.StartTimer(ids.json_text(name), after_ms))
+            yield Entry(draft, _timer(draft, algorithm))
         case kind if kind.startswith("aaa."):
             raise AlgorithmError(f"algorithm {algorithm.name} may not yield {kind}")
+        case kind if _OWN_TYPE.fullmatch(kind) is None:
+            raise AlgorithmError(
+                f"algorithm {algorithm.name} yielded an event of type {kind!r}: up to 200 letters, "
+                "digits and . : / @ _ - are allowed"
+            )
         case _:
             yield Entry(draft)
+
+
+def _timer(draft: Event, algorithm: Algorithm) -> port.StartTimer:
+    name, after_ms = draft.data["name"], draft.data["after_ms"]
+    whole = isinstance(after_ms, int) and not isinstance(after_ms, bool)
+    if not (isinstance(name, str) and whole and 0 <= after_ms <= MAX_TIMER_MS):
+        raise AlgorithmError(
+            f"algorithm {algorithm.name} yielded a timer with name {name!r} and after_ms "
+            f"{after_ms!r}: a text and a whole number from 0 to {MAX_TIMER_MS} are needed"
+        )
+    return port.StartTimer(ids.json_text(name), after_ms)
 
 
 # ---------------------------------------------------------------------------------- tool requests

@@ -173,6 +173,12 @@ class Owner:
                     await self._algorithm_failed(owned, error)
                 except CorruptHistory as error:
                     await self._set_aside(owned, error)
+                except StoreUnavailable:
+                    raise
+                except Exception:
+                    # The store cannot take the decision; what has happened is stored without it.
+                    await self._send_undecided(owned)
+                    raise
         except asyncio.CancelledError:
             _fail(owned, StoreUnavailable("the engine has stopped"))
             raise
@@ -438,9 +444,15 @@ class Owner:
         creates, owned.creates = owned.creates, []
         settles, owned.settles = owned.settles, []
         operations = [each for each, _ in creates] + [each for each, _ in settles]
-        if operations:
+        owned.state = None
+        if not operations:
+            return
+        try:
             receipt = await self._bus.send(owned.partition, operations)
-            self._heard(owned, creates, settles, receipt)
+        except BaseException:
+            owned.creates, owned.settles = creates + owned.creates, settles + owned.settles
+            raise
+        self._heard(owned, creates, settles, receipt)
         owned.state = None
 
 

@@ -8,7 +8,7 @@ from aaa import events as ev
 from aaa import ids
 from aaa.algos import Algorithm
 from aaa.errors import ConfigError, RunConflict, RunDeleted
-from aaa.runtime.decide import DEADLINE
+from aaa.runtime.decide import DEADLINE, MAX_TIMER_MS
 from aaa.runtime.outcome import Run
 from aaa.store import port
 from aaa.store.port import Why
@@ -36,6 +36,8 @@ def new_run(
     root = ev.run_requested(run_id, data)
     entries = [port.Entry(root)]
     if deadline_s is not None:
+        if not 0 <= deadline_s * 1000 <= MAX_TIMER_MS:
+            raise ConfigError(f"run {run_id}: deadline_s must be 0 to 100 years, not {deadline_s}")
         after_ms = round(deadline_s * 1000)
         timer = root.caused(ev.TIMER_SET, {"after_ms": after_ms, "name": DEADLINE})
         effect = port.StartTimer(ids.json_text(DEADLINE), after_ms)

@@ -321,17 +321,20 @@ def _settle(rows: Rows, op: port.Settle) -> port.Verdict:
 
 
 def _keep_stale(rows: Rows, run: Run, call: Call, op: port.Settle) -> Settled:
-    """Keep the outcome of a superseded attempt for audit; models and unguarded calls keep none."""
+    """Keep an outcome that came too late for audit; models and unguarded calls keep none."""
     if not (call.guarded and call.queue.startswith(port.TOOL_QUEUE)):
         return Settled(verdict="dropped", event=None, head=Head(run.seq, run.last_id))
-    id_ = f"{attempt_id(op.request_id, op.attempt)}:stale"
-    event = rows.event(run.run_id, id_)
+    stem = f"{attempt_id(op.request_id, op.attempt)}:stale"
+    raw = (
+        f'{{"attempt":{op.attempt},"call_id":{call.call_json},"name":{call.name_json},'
+        f'"outcome":{op.outcome.raw.decode()},"type":"{op.outcome.type}"}}'
+    ).encode()
+    # What ``verify=`` said of an attempt must not stand in the way of what the attempt itself says.
+    id_, number = stem, 1
+    while (event := rows.event(run.run_id, id_)) is not None and event.raw != raw:
+        number += 1
+        id_ = f"{stem}:{number}"
     if event is None:
-        outcome, kind = op.outcome.raw.decode(), op.outcome.type
-        raw = (
-            f'{{"attempt":{op.attempt},"call_id":{call.call_json},"name":{call.name_json},'
-            f'"outcome":{outcome},"type":"{kind}"}}'
-        )
         event = claims.add_event(
             rows,
             run,
@@ -339,7 +342,7 @@ def _keep_stale(rows: Rows, run: Run, call: Call, op: port.Settle) -> Settled:
                 id=id_,
                 run_id=run.run_id,
                 type=ev.TOOL_STALE_RESULT,
-                raw=raw.encode(),
+                raw=raw,
                 parent=op.request_id,
             ),
         )

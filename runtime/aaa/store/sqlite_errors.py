@@ -18,6 +18,9 @@ _TEXTS: tuple[tuple[type[apsw.Error], type[AAAError], str], ...] = (
     (apsw.PermissionsError, StoreUnavailable, "cannot be written; check its permissions"),
     (apsw.CantOpenError, StoreUnavailable, "cannot be opened; check that the folder is writable"),
     (apsw.IOError, StoreUnavailable, "cannot be read or written by the disk"),
+    (apsw.ConstraintError, StoreMismatch, "refuses a value; trying again would not help"),
+    (apsw.MismatchError, StoreMismatch, "refuses a value; trying again would not help"),
+    (apsw.TooBigError, StoreMismatch, "refuses a value that is too large"),
     (apsw.NotADBError, StoreMismatch, "is not an SQLite database; name another file"),
     (apsw.CorruptError, CorruptHistory, "is damaged; restore it from a backup"),
 )

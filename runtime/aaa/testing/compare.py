@@ -203,7 +203,11 @@ class Comparison:
             return self._end(move)
         if move.kind == "behind":
             # Mostly accepted at once: a store that stays behind gives no claims to compare.
-            return port.AcceptLoss(by="me", force=pick % 8 == 1) if pick % 4 else self._claim(worker, pick, app)
+            return (
+                port.AcceptLoss(by="me", force=pick % 8 == 1)
+                if pick % 4
+                else self._claim(worker, pick, app)
+            )
         if move.kind == "claim":
             return self._claim(worker, pick, app)
         return self._append(move, run, app)

@@ -230,29 +230,35 @@ end
 
 -- ------------------------------------------------------------------------------------ settling
 
--- Keep the outcome of a superseded attempt for audit; models and unguarded calls keep none.
+local function raw_of_blob(blob)
+  return blob:match('^[^\n]*\n[^\n]*\n[^\n]*\n[^\n]*\n(.*)$')
+end
+
+-- Keep an outcome that came too late for audit; models and unguarded calls keep none.
 local function keep_stale(tx, run, call, op)
   if not (call.guarded and claims.is_tool(call.queue)) then
     return {'settled', 'dropped', run.seq, run.last_id, 0, ''}
   end
-  local suffix = claims.attempt_suffix(op.attempt) .. ':stale'
-  local id = op.request_id .. suffix
-  local seq = rows.seq_of(tx, run.run_id, id)
+  local kind, outcome = op.body:match('^([^\n]*)\n[^\n]*\n[^\n]*\n(.*)$')
+  local raw = table.concat({
+    string.format('{"attempt":%d,"call_id":', op.attempt), call.call_json,
+    ',"name":', call.name_json, ',"outcome":', outcome, ',"type":"', kind, '"}',
+  })
+  -- What `verify=` said of an attempt must not stand in the way of what the attempt itself says.
+  local stem = claims.attempt_suffix(op.attempt) .. ':stale'
+  local suffix, number = stem, 1
+  local seq = rows.seq_of(tx, run.run_id, op.request_id .. suffix)
+  while seq and raw_of_blob(rows.blob(tx, run.run_id, seq)) ~= raw do
+    number = number + 1
+    suffix = string.format('%s:%d', stem, number)
+    seq = rows.seq_of(tx, run.run_id, op.request_id .. suffix)
+  end
   if not seq then
-    local kind, outcome = op.body:match('^([^\n]*)\n[^\n]*\n[^\n]*\n(.*)$')
-    local raw = table.concat({
-      string.format('{"attempt":%d,"call_id":', op.attempt), call.call_json,
-      ',"name":', call.name_json, ',"outcome":', outcome, ',"type":"', kind, '"}',
-    })
-    seq = rows.add_event(tx, run, id,
+    seq = rows.add_event(tx, run, op.request_id .. suffix,
       claims.body(K.TOOL_STALE_RESULT, op.request_id, suffix, raw))
     rows.save_run(tx, run)
   end
   return {'settled', 'stale', run.seq, run.last_id, seq, rows.blob(tx, run.run_id, seq)}
-end
-
-local function raw_of_blob(blob)
-  return blob:match('^[^\n]*\n[^\n]*\n[^\n]*\n[^\n]*\n(.*)$')
 end
 
 local function settle(tx, op)

@@ -218,6 +218,33 @@ async def the_lost_workers_own_outcome_is_accepted_while_verifying(s: Scene) -> 
     assert (await s.settle(job, "w2", completed(job, "seen"))).verdict == "stale"
 
 
+@case("G6", "G4")
+async def what_a_late_verify_says_hides_no_outcome(s: Scene) -> None:
+    """Of a lost attempt both may come late, a verify job's word and the attempt's: both are kept."""
+    await s.call(verify=True)
+    one = await s.take_one("w1", terms("at_most_once", ttl_ms=s.harness.ttl_ms))
+    await s.harness.lose_lease("w1")
+    first = await s.take_one("w2", terms("at_most_once", ttl_ms=s.harness.ttl_ms))
+    await s.harness.lose_lease("w2")
+    second = await s.take_one("w3", terms("at_most_once"))
+    assert (first.job, second.job) == ("verify", "verify")
+    assert (await s.settle(second, "w3", completed(second, "seen"))).verdict == "applied"
+    late = await s.settle(first, "w2", completed(first, "looked up"))
+    own = await s.settle(one, "w1", completed(one, "refunded"))
+    assert (late.verdict, own.verdict) == ("stale", "stale")
+    assert late.event is not None
+    assert own.event is not None
+    assert own.event.data["outcome"]["result"] == "refunded"
+    assert (late.event.id, own.event.id) == (
+        f"{one.request.id}:attempt:1:stale",
+        f"{one.request.id}:attempt:1:stale:2",
+    )
+    for which, worker, kept in ((one, "w1", own), (first, "w2", late)):
+        result = kept.event.data["outcome"]["result"] if kept.event else None
+        again = await s.settle(which, worker, completed(which, result))
+        assert (again.verdict, again.event) == ("stale", kept.event)
+
+
 @case("G4")
 async def a_verify_waits_a_grace_for_a_worker_with_the_code(s: Scene) -> None:
     """A worker without the tool's code leaves a verifiable call alone for a while, not for ever."""

@@ -6,12 +6,15 @@ LANGUAGE sql IMMUTABLE AS $$
         'v', 'settled', 'verdict', what, 'event', event, 'seq', r.seq, 'last', r.last_id)
 $$;
 
--- Keep the outcome of a superseded attempt for audit; models and unguarded calls keep none.
+-- Keep an outcome that came too late for audit; models and unguarded calls keep none.
 CREATE OR REPLACE FUNCTION fn_keep_stale(
     r runs, c calls, op jsonb, p_raws bytea[], now_ms bigint, OUT verdict jsonb, OUT raws bytea[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    stale_id text := c.request_id || ':attempt:' || (op->>'attempt') || ':stale';
+    stem text := c.request_id || ':attempt:' || (op->>'attempt') || ':stale';
+    stale_id text := stem;
+    number int := 1;
+    stale_raw bytea;
     e events;
 BEGIN
     raws := '{}';
@@ -19,15 +22,20 @@ BEGIN
         verdict := fn_settled('dropped', NULL, r);
         RETURN;
     END IF;
-    SELECT * INTO e FROM events
-        WHERE partition = r.partition AND run_id = r.run_id AND id = stale_id;
-    IF NOT FOUND THEN
-        r := fn_add_event(r, stale_id, 'aaa.tool.stale_result',
-            convert_to('{"attempt":' || (op->>'attempt') || ',"call_id":' || c.call_json
-                || ',"name":' || c.name_json || ',"outcome":', 'UTF8')
-            || p_raws[(op->>'raw')::int]
-            || convert_to(',"type":"' || (op->>'type') || '"}', 'UTF8'),
-            c.request_id, now_ms);
+    stale_raw := convert_to('{"attempt":' || (op->>'attempt') || ',"call_id":' || c.call_json
+            || ',"name":' || c.name_json || ',"outcome":', 'UTF8')
+        || p_raws[(op->>'raw')::int]
+        || convert_to(',"type":"' || (op->>'type') || '"}', 'UTF8');
+    -- What verify= said of an attempt must not stand in the way of what the attempt itself says.
+    LOOP
+        SELECT * INTO e FROM events
+            WHERE partition = r.partition AND run_id = r.run_id AND id = stale_id;
+        EXIT WHEN NOT FOUND OR e.raw = stale_raw;
+        number := number + 1;
+        stale_id := stem || ':' || number;
+    END LOOP;
+    IF e.id IS NULL THEN
+        r := fn_add_event(r, stale_id, 'aaa.tool.stale_result', stale_raw, c.request_id, now_ms);
         PERFORM fn_save_run(r);
         SELECT * INTO e FROM events
             WHERE partition = r.partition AND run_id = r.run_id AND id = stale_id;

@@ -109,7 +109,7 @@ class Heartbeat:
         self._leases: dict[tuple[str, str], Lease] = {}
         self._owned: dict[int, set[str]] = {}
         self._apps: tuple[str, ...] = ()
-        self._scan_s = ttl_s / 3
+        self._shortest_ttl_s: Callable[[], float] = lambda: ttl_s
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._ending = False
@@ -150,7 +150,7 @@ class Heartbeat:
         """Renew this lease from now on, and no older one on the same call."""
         key = (lease.held.run_id, lease.held.request_id)
         with self._lock:
-            shortest = min((each.every_s for each in self._leases.values()), default=self._scan_s)
+            shortest = min((each.every_s for each in self._leases.values()), default=self._scan_s())
             older = self._leases.get(key)
             self._leases[key] = lease
         if older is not None:
@@ -176,13 +176,13 @@ class Heartbeat:
         with self._lock:
             self._owned.get(partition, set()).discard(app)
 
-    def serve(self, apps: tuple[str, ...], *, shortest_ttl_s: float) -> None:
+    def serve(self, apps: tuple[str, ...], *, shortest_ttl_s: Callable[[], float]) -> None:
         """Tell the membership which apps this worker serves; known from the next pulse on.
 
         A pulse also looks for others' leases. It comes twice in the shortest TTL of a call, so
         that each lease is known before it can end, and is looked at when it does (G14).
         """
-        self._apps, self._scan_s = apps, min(self.ttl_s / 3, shortest_ttl_s / 2)
+        self._apps, self._shortest_ttl_s = apps, shortest_ttl_s
         self._wake.set()
 
     async def _tick(self) -> None:
@@ -257,6 +257,10 @@ class Heartbeat:
             self._loop.call_soon_threadsafe(self._heard, beat)
         return max(0.0, self._period_s() - (self._clock.boot_s() - sent_s))
 
+    def _scan_s(self) -> float:
+        """How often to look for others' leases, under the settings now in force."""
+        return min(self.ttl_s / 3, self._shortest_ttl_s() / 2)
+
     def _make(self) -> Pulse:
         with self._lock:
             calls: dict[int, list[HeldCall]] = {}
@@ -272,8 +276,8 @@ class Heartbeat:
 
     def _period_s(self) -> float:
         with self._lock:
-            held = min((each.every_s for each in self._leases.values()), default=self._scan_s)
-            return min(held, self._scan_s)
+            held = min((each.every_s for each in self._leases.values()), default=self._scan_s())
+            return min(held, self._scan_s())
 
     def _heard(self, beat: Beat) -> None:
         """In the loop: tell the holders, then the engine."""

@@ -34,7 +34,7 @@ async def test_nothing_starts_before_a_person_approves(world: World, delivery: s
     (asked,) = await world.seen(ev.APPROVAL_REQUESTED)
     partition = world.store._partitions.index(world.store._of(run_id))
     for _ in range(5):
-        one.engine._visit_soon(partition)
+        one.engine._visits.soon(partition)
         await asyncio.sleep(0.002)
     assert world.ledger.starts == []
     assert await world.of(ev.TOOL_STARTED) == []

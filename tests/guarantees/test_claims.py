@@ -72,7 +72,7 @@ async def test_a_lease_is_the_stores_to_end_whatever_its_holder_believes(world: 
     two = await world.worker("w2", act, says=CALLS_ACT, guard=guard)
     partition = world.store._partitions.index(world.store._of(run_id))
     for _ in range(5):  # however often another worker asks
-        two.engine._visit_soon(partition)
+        two.engine._visits.soon(partition)
         await asyncio.sleep(0.002)
     assert world.ledger.starts == [1]
 

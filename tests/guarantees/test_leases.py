@@ -67,7 +67,7 @@ async def test_a_dead_workers_call_is_taken_over_within_its_ttl_and_poll(world: 
     while beats != heard.pulses or two.engine._heartbeat._wake.is_set():
         beats = heard.pulses
         await asyncio.sleep(0.06)
-    await until(lambda: not two.engine._visits)
+    await until(lambda: not two.engine._visits._visits)
     go.set()
     await until(lambda: bool(started))
     died = time.monotonic()
@@ -261,7 +261,7 @@ async def test_a_tool_that_cannot_be_stopped_is_named_and_its_worker_claims_noth
         link.lost_pulses = 0
         partition = world.store._partitions.index(world.store._of(run_id))
         for _ in range(60):
-            one.engine._visit_soon(partition)
+            one.engine._visits.soon(partition)
             await asyncio.sleep(0.005)
         assert world.ledger.starts == [1], "it claims beside a tool that cannot be stopped"
     finally:
@@ -442,7 +442,7 @@ async def test_a_slot_is_free_again_though_its_own_worker_has_taken_the_call_ove
     await asyncio.sleep(SHORT_S * 1.5)
     go.set()
     await until(lambda: one.engine._executor.busy == 1, "the stale claim")
-    one.engine._visit_soon(partition)
+    one.engine._visits.soon(partition)
     await until(lambda: began == [2], "the second attempt")
     link.lost_pulses = 0
     assert await one.text(run_id) == "acted"

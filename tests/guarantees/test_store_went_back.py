@@ -42,7 +42,7 @@ async def test_a_call_that_a_restored_store_forgot_is_not_run_again(world: World
     go.set()
     two = await world.worker("w2", act, then, says=calls)
     partition = partition_of(run_id, world.store.partitions)
-    one.engine._visit_soon(partition)  # it has seen more than the store has
+    one.engine._visits.soon(partition)  # it has seen more than the store has
     await until(lambda: bool(world.store._of(run_id).meta().behind), "the mark")
     (call,) = [c for c in world.store._of(run_id)._calls[run_id].values() if c.state == "leased"]
     rows = world.store._of(run_id)
@@ -50,13 +50,13 @@ async def test_a_call_that_a_restored_store_forgot_is_not_run_again(world: World
     rows.save_call(call)
     for _ in range(3):
         for worker in (one, two):
-            worker.engine._visit_soon(partition)
+            worker.engine._visits.soon(partition)
             await asyncio.sleep(0.005)
     assert world.ledger.effects == [1]  # nobody takes it over
     await world.store.commit(partition, [port.AcceptLoss(by="me")])
     assert await world.failures() == ["OutcomeUnknown"]
     for worker in (one, two):
-        worker.engine._visit_soon(partition)
+        worker.engine._visits.soon(partition)
     assert await two.text(run_id) == "done"
     assert world.ledger.effects == [1]
     assert [view.name for view in await world.client.unknown()] == ["act"]

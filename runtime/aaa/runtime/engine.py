@@ -12,52 +12,40 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from aaa import events as ev
 from aaa.algos import Algorithm, RunState, ToolLoop
-from aaa.bus import Bus, Receipt
+from aaa.bus import Bus
 from aaa.clock import SYSTEM_CLOCK, Clock
 from aaa.cluster import Cluster
 from aaa.errors import (
     AAAError,
     ConfigError,
     CorruptHistory,
-    RunDeleted,
-    RunNotFound,
-    StoreUnavailable,
-    StoreWentBack,
 )
 from aaa.events import Event
 from aaa.ids import check_run_id, partition_of
 from aaa.lease import Heartbeat
 from aaa.llm import LLMHandler
 from aaa.runtime.attempt import Ended
-from aaa.runtime.decide import approval_requested
+from aaa.runtime.endings import Endings
 from aaa.runtime.executor import Executor, Progress
 from aaa.runtime.observe import Observer
-from aaa.runtime.outcome import Outcome, Run, outcome_of
+from aaa.runtime.outcome import Outcome, Run
 from aaa.runtime.owner import Owner
 from aaa.runtime.submit import new_run, submitted
+from aaa.runtime.visits import Visits
 from aaa.store import open_store, port
-from aaa.store.port import Append, Beat, Claimed, EventStore, Offer, StoreInfo, Why
+from aaa.store.port import Append, Beat, Claimed, EventStore, StoreInfo
 from aaa.telemetry import Telemetry, names, tell
 from aaa.tools import ToolHandler
-
-__all__ = ["Engine", "new_run"]
 
 log = logging.getLogger("aaa.engine")
 
 DEFAULT_CONCURRENCY: Final = 64
 DEFAULT_WORKER_TTL_S: Final = 15.0
-#: Dirty runs and due timers taken in one visit; more follow in the next.
-TAKE_LIMIT: Final = 100
-FOLLOW_POLL_S: Final = 0.5
-#: A worker without a free slot looks after what it owns so soon after a hint.
-BUSY_VISIT_MS: Final = 100
 
 
 class Engine:
@@ -126,17 +114,20 @@ class Engine:
             observer=self._observer,
             on_closed=self._on_closed,
             on_term_lost=self._heartbeat.disown,
-            on_timer=self._visit_in,
+            on_timer=self._on_timer,
         )
-        self._visits: dict[int, asyncio.Task[None]] = {}
-        self._errands: set[asyncio.Task[None]] = set()
-        self._again: set[int] = set()
-        self._backlog: set[int] = set()
-        self._due: dict[int, asyncio.TimerHandle] = {}
-        self._endings: dict[str, asyncio.Future[Event]] = {}
-        self._wakes: dict[int, set[asyncio.Event]] = {}
+        self._endings = Endings(
+            self._bus, drives=self._owner.drives, partition_of=self._partition_of
+        )
+        self._visits = Visits(
+            bus=self._bus,
+            cluster=self._cluster,
+            heartbeat=self._heartbeat,
+            executor=self._executor,
+            owner=self._owner,
+            clock=clock,
+        )
         self._running = False
-        _, self._wait_poll_s = self._executor.patience()
 
     # -------------------------------------------------------------------- starting, stopping
 
@@ -160,6 +151,7 @@ class Engine:
         self.store.on_wake(self._on_wake)
         self._observer.watch_slots(lambda: self._executor.busy, self._executor.concurrency)
         self._running = True
+        self._visits.begin()
         self._announce()
         self._heartbeat.start()
 
@@ -169,11 +161,10 @@ class Engine:
             return
         self._running, self._owner.draining = False, True
         limit_s = self.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
-        for handle in self._due.values():
-            handle.cancel()
+        self._visits.cease()
         await self._executor.drain(limit_s)
         try:
-            await asyncio.wait_for(self._give_back(), timeout=5.0)
+            await asyncio.wait_for(self._visits.give_back(), timeout=5.0)
         except (TimeoutError, AAAError) as error:
             message = "could not give everything back: %r; its leases will run out"
             tell(log, names.LOG_NOT_GIVEN_BACK, message, error, worker=self.worker)
@@ -183,33 +174,18 @@ class Engine:
     async def kill(self) -> None:
         """End without a word to the store, as a crash would. For tests."""
         self._running = False
-        for handle in self._due.values():
-            handle.cancel()
+        self._visits.cease()
         self._heartbeat.abandon()
         await self._end()
 
     async def _end(self) -> None:
         self._observer.close()
         await self._executor.abandon()
-        tasks = [*self._visits.values(), *self._errands]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._visits.end()
         await self._owner.close()
         await self._bus.close()
-        for ending in self._endings.values():
-            if not ending.done():
-                ending.set_exception(StoreUnavailable("the engine has stopped; the run goes on"))
-                ending.exception()  # seen: nobody may be waiting
+        self._endings.stop()
         await self.store.close()
-
-    async def _give_back(self) -> None:
-        await self._owner.quiet()
-        gone = []
-        for app, partition in self._cluster.owned():
-            self._heartbeat.disown(app, partition)
-            gone.append(self._bus.send(partition, [port.Disown(app=app, worker=self.worker)]))
-        await asyncio.gather(*gone)
 
     @property
     def draining(self) -> bool:
@@ -242,8 +218,28 @@ class Engine:
         return app
 
     def _announce(self) -> None:
-        ttl_s, self._wait_poll_s = self._executor.patience()
-        self._heartbeat.serve(tuple(self._owner.algorithms), shortest_ttl_s=ttl_s)
+        self._heartbeat.serve(
+            tuple(self._owner.algorithms), shortest_ttl_s=lambda: self._executor.patience()[0]
+        )
+
+    def _on_wake(self, partition: int) -> None:
+        self._endings.hint(partition)
+        self._visits.hint(partition)
+
+    def _on_beat(self, beat: Beat) -> None:
+        self._visits.beat(beat)
+
+    def _on_free(self) -> None:
+        self._visits.slot_free()
+
+    def _on_closed(self, run_id: str, ending: Event) -> None:
+        self._endings.closed(run_id, ending)
+
+    def _on_timer(self, partition: int, after_ms: int) -> None:
+        self._visits.later(partition, after_ms)
+
+    def _partition_of(self, run_id: str) -> int:
+        return partition_of(run_id, self.store.partitions)
 
     # ------------------------------------------------------------------------------- runs
 
@@ -255,7 +251,9 @@ class Engine:
     ) -> Outcome:
         """Submit, and wait until the run has ended."""
         run_id = run_id or f"run-{self._clock.token()}"
-        self._closing(run_id)  # before it can end, so that its end costs no look at the store
+        self._endings.expect(
+            run_id
+        )  # before it can end, so that its end costs no look at the store
         await self.submit(algorithm, input, run_id)
         return await self.wait(run_id)
 
@@ -280,9 +278,9 @@ class Engine:
         return submitted(run_id, verdict)
 
     async def _create(self, create: port.Create) -> port.Verdict:
-        app, partition = create.app, partition_of(create.run_id, self.store.partitions)
+        app, partition = create.app, self._partition_of(create.run_id)
         if self._cluster.term(app, partition) is None and self._cluster.prefers(app, partition):
-            await self._own(app, partition)
+            await self._visits.own(app, partition)
         if self._cluster.term(app, partition) is not None and self._running:
             return await self._owner.create(create)
         return (await self._bus.send(partition, [create])).verdicts[0]
@@ -292,274 +290,21 @@ class Engine:
 
         Raises :class:`RunNotFound`, or :class:`RunDeleted`, also when it is deleted meanwhile.
         """
-        closing, happened = self._closing(run_id), True
-        with self._waking(run_id) as wake:
-            while not closing.done():
-                wake.clear()
-                # It may be deleted, or moved, without a word to its driver: look now and then.
-                ask = not happened or not self._owner.drives(run_id)
-                if ask and (ending := await self._ending(run_id)):
-                    self._on_closed(run_id, ending)
-                    break
-                happened = await self._until(wake, closing)
-        return outcome_of(await closing)
-
-    async def _ending(self, run_id: str) -> Event | None:
-        info = await self._bus.run(run_id)
-        if info is None:
-            raise RunNotFound(f"run {run_id} is not in the store")
-        if info.deleted:
-            raise RunDeleted(f"run {run_id} was deleted")
-        if info.status == "open":
-            return None
-        events = await self._bus.read(run_id)
-        return next((event for event in events if event.type in ev.ENDINGS), None)
+        return await self._endings.wait(run_id)
 
     async def events(self, run_id: str) -> tuple[Event, ...]:
         """The run's log so far."""
         return tuple(await self.store.read(run_id))
 
-    async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[Event]:
+    def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[Event]:
         """Every event of the run, as it is stored, until the run has ended."""
-        ended = False
-        with self._waking(run_id) as wake:
-            while not ended:
-                wake.clear()
-                closing = self._closing(run_id)
-                for event in await self._bus.read(run_id, after=after):
-                    after = event.seq
-                    if event.type in ev.ENDINGS:
-                        ended = True
-                        self._on_closed(run_id, event)
-                    yield event
-                info = await self._bus.run(run_id)
-                if info is None or info.deleted:
-                    return
-                # Its end may stand before ``after``: then there is nothing to wait for.
-                ended = ended or (info.status != "open" and after >= info.head.seq)
-                if not ended:
-                    await self._until(wake, closing)
-
-    @contextmanager
-    def _waking(self, run_id: str) -> Iterator[asyncio.Event]:
-        """Set whenever the store has news of the run's partition: others' are none of its own."""
-        wake = asyncio.Event()
-        waiting = self._wakes.setdefault(partition_of(run_id, self.store.partitions), set())
-        waiting.add(wake)
-        try:
-            yield wake
-        finally:
-            waiting.discard(wake)
-
-    async def _until(self, wake: asyncio.Event, closing: asyncio.Future[Event]) -> bool:
-        """Whether something has happened before it was time to look."""
-        waiting = asyncio.ensure_future(wake.wait())
-        either: set[asyncio.Future[Any]] = {waiting, closing}
-        try:
-            done, _ = await asyncio.wait(
-                either, timeout=FOLLOW_POLL_S, return_when=asyncio.FIRST_COMPLETED
-            )
-            return bool(done)
-        finally:
-            waiting.cancel()
-
-    def _closing(self, run_id: str) -> asyncio.Future[Event]:
-        if run_id not in self._endings:
-            self._endings[run_id] = asyncio.get_running_loop().create_future()
-        return self._endings[run_id]
-
-    def _on_closed(self, run_id: str, ending: Event) -> None:
-        closing = self._endings.pop(run_id, None)
-        if closing is not None and not closing.done():
-            closing.set_result(ending)
-
-    # ---------------------------------------------------------------------------- visiting
-
-    def _on_wake(self, partition: int) -> None:
-        for wake in self._wakes.get(partition, ()):
-            wake.set()
-        if self._executor.free:
-            self._visit_soon(partition)
-        else:
-            self._backlog.add(partition)  # visited as soon as a slot is free
-            if any(self._cluster.term(app, partition) for app in self._owner.algorithms):
-                # The owner has more to do than to claim: a cancellation waits for no slot.
-                self._visit_in(partition, BUSY_VISIT_MS)
-
-    def _on_beat(self, beat: Beat) -> None:
-        self._cluster.heard(dict(beat.workers))
-        for partition, app in beat.lost_owned:
-            self._lost(app, partition)
-        for app, partition in self._cluster.strays():
-            self._spawn(self._disown(app, partition))
-        for partition in beat.hot:
-            self._visit_soon(partition)
-        for partition, after_ms in beat.next_expiry_ms.items():
-            self._look_in(partition, after_ms)
-
-    def _on_free(self) -> None:
-        backlog, self._backlog = self._backlog, set()
-        for partition in backlog:
-            self._visit_soon(partition)
-
-    def _look_in(self, partition: int, after_ms: int) -> None:
-        """Look at busy calls again when a lease can have ended (G14).
-
-        The worker that should own the partition looks at once, each other one at its own moment
-        within ``wait_poll_s``, so that they do not all ask for the same call.
-        """
-        late_ms = 0.0
-        if not all(self._cluster.prefers(app, partition) for app in self._owner.algorithms):
-            late_ms = self._wait_poll_s * 1000 * self._cluster.place(partition)
-        self._visit_in(partition, after_ms + round(late_ms))
-
-    def _visit_in(self, partition: int, after_ms: int) -> None:
-        loop = asyncio.get_running_loop()
-        at = loop.time() + after_ms / 1000 + 0.001
-        known = self._due.get(partition)
-        if known is not None and known.when() <= at and not known.cancelled():
-            return
-        if known is not None:
-            known.cancel()
-        self._due[partition] = loop.call_at(at, self._expired, partition)
-
-    def _expired(self, partition: int) -> None:
-        self._due.pop(partition, None)
-        self._visit_soon(partition)
-
-    def _visit_soon(self, partition: int) -> None:
-        if not self._running or not self._owner.algorithms:
-            return
-        if partition in self._visits:
-            self._again.add(partition)
-            return
-        self._visits[partition] = asyncio.create_task(self._visit(partition))
-
-    async def _visit(self, partition: int) -> None:
-        try:
-            while self._running:
-                self._again.discard(partition)
-                for app in list(self._owner.algorithms):
-                    await self._visit_app(partition, app)
-                if partition not in self._again:
-                    return
-        except AAAError as error:
-            self._tell(names.LOG_VISIT_FAILED, partition, "partition %d: %s", partition, error)
-        finally:
-            self._visits.pop(partition, None)
-
-    async def _visit_app(self, partition: int, app: str) -> None:
-        operations: list[port.Operation] = []
-        term = self._cluster.term(app, partition)
-        if term is None and self._cluster.prefers(app, partition):
-            operations.append(self._own_op(app))
-        if term is not None or operations:
-            operations.append(
-                port.Take(app=app, worker=self.worker, term=term or 0, limit=TAKE_LIMIT)
-            )
-        # Decisions claim what they open; a visit only gathers what was left, so it takes a share.
-        slots = self._executor.reserve(max(1, self._executor.free // 4))
-        offer = Offer(
-            worker=self.worker,
-            nonce=self._clock.token(),
-            limit=slots,
-            queues=self._executor.queues(),
-        )
-        operations.append(port.Claim(app=app, offer=offer))
-        try:
-            receipt = await self._bus.send(partition, operations)
-            for verdict in receipt.verdicts:
-                self._visited(partition, app, verdict, receipt)
-        finally:
-            self._executor.unreserve(slots)
-
-    def _visited(self, partition: int, app: str, verdict: port.Verdict, receipt: Receipt) -> None:
-        match verdict:
-            case port.Owned(term):
-                self._won(app, partition, term)
-            case port.Busy(_, for_ms):
-                self._visit_in(partition, for_ms)
-            case port.Taken():
-                for run_id, head in verdict.runs:
-                    self._owner.poke(run_id, app, head)
-                if verdict.more:
-                    self._again.add(partition)
-                if verdict.next_timer_ms is not None:
-                    self._visit_in(partition, verdict.next_timer_ms)
-            case port.Claims():
-                self._claimed(partition, app, verdict, receipt)
-            case port.Refused(why=Why.TERM):
-                self._lost(app, partition)
-            case port.Refused(why=Why.BEHIND):
-                error = StoreWentBack(_went_back(partition))
-                self._tell(names.LOG_STORE_WENT_BACK, partition, "%s", error)
-
-    def _claimed(self, partition: int, app: str, claims: port.Claims, receipt: Receipt) -> None:
-        for claimed in claims.claimed:
-            self._executor.start(claimed, partition=partition, sent_s=receipt.sent_s)
-        for held in claims.held:
-            self._spawn(self._hold(partition, held))
-        if claims.more:
-            self._backlog.add(partition)
-        if claims.next_expiry_ms is not None:
-            self._look_in(partition, claims.next_expiry_ms)
-        if self._cluster.term(app, partition) is not None:
-            for run_id in {*claims.settled_runs, *(each.run_id for each in claims.claimed)}:
-                self._owner.poke(run_id, app)
-
-    async def _hold(self, partition: int, held: Claimed) -> None:
-        """A ready call may not start without a (new) approval: ask a person."""
-        asked = await self._bus.read(held.run_id)
-        request = held.request
-        again = sum(e.type == ev.APPROVAL_REQUESTED and e.parent == request.id for e in asked)
-        digest = ev.args_digest(request.data["name"], request.data["arguments"])
-        question = approval_requested(
-            request, digest, reason="expired" if again else "requires_approval", again=again
-        )
-        entry = port.Entry(question, port.Hold(request.id))
-        await self._bus.send(partition, [Append(run_id=held.run_id, entries=(entry,))])
-
-    def _tell(self, event: names.LogEvent, partition: int, message: str, *args: object) -> None:
-        tell(log, event, message, *args, partition=partition, worker=self.worker)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._errands.add(task)  # the loop itself keeps no task alive
-        task.add_done_callback(self._errands.discard)
-        task.add_done_callback(_log_failure)
-
-    # --------------------------------------------------------------------------- ownership
-
-    def _own_op(self, app: str) -> port.Own:
-        return port.Own(app=app, worker=self.worker, ttl_ms=round(self._heartbeat.ttl_s * 1000))
-
-    async def _own(self, app: str, partition: int) -> None:
-        receipt = await self._bus.send(partition, [self._own_op(app)])
-        if isinstance(receipt.verdicts[0], port.Owned):
-            self._won(app, partition, receipt.verdicts[0].term)
-            self._visit_soon(partition)  # it may have come with unfinished runs
-
-    def _won(self, app: str, partition: int, term: int) -> None:
-        if self._cluster.term(app, partition) != term:
-            self._owner.forget(app, partition)
-        self._cluster.won(app, partition, term)
-        self._heartbeat.own(app, partition)
-
-    def _lost(self, app: str, partition: int) -> None:
-        self._cluster.lost(app, partition)
-        self._heartbeat.disown(app, partition)
-        self._owner.forget(app, partition)
-
-    async def _disown(self, app: str, partition: int) -> None:
-        """Another worker should have it: stop deciding, then give it back."""
-        self._lost(app, partition)
-        await self._bus.send(partition, [port.Disown(app=app, worker=self.worker)])
+        return self._endings.follow(run_id, after=after)
 
     # ------------------------------------------------------------------- for the executor
 
     async def settle(self, claimed: Claimed, ended: Ended, *, fence: bool) -> None:
         """Take an attempt's outcome to the store, with the next decision if the run is ours."""
-        partition = partition_of(claimed.run_id, self.store.partitions)
+        partition = self._partition_of(claimed.run_id)
         if ended.outcome is None and not ended.stopped:
             return  # it may still be acting here: its lease is left to run out
         if ended.outcome is None:
@@ -570,7 +315,7 @@ class Engine:
                 worker=self.worker,
             )
             await self._bus.send(partition, [release])
-            self._visit_soon(partition)  # the next attempt need not wait for a beat
+            self._visits.soon(partition)  # the next attempt need not wait for a beat
             return
         if ended.fenced:
             entry = port.Entry(ended.outcome)
@@ -590,7 +335,7 @@ class Engine:
             await self._owner.settle(settle, app)
         else:
             await self._bus.send(partition, [settle])
-            self._visit_soon(partition)
+            self._visits.soon(partition)
 
     async def _app_of(self, run_id: str, partition: int) -> str | None:
         """The app of a run, if this worker owns its partition; every claim is of one it serves."""
@@ -621,15 +366,3 @@ def _store(store: EventStore | str | None) -> EventStore:
     if store is None:
         return open_store("memory:")
     return open_store(store) if isinstance(store, str) else store
-
-
-def _went_back(partition: int) -> str:
-    return (
-        f"the store has gone back in time (partition {partition}): it holds less than this worker "
-        "has seen; nothing is claimed until 'aaa doctor --accept-loss' (see docs/operations.md)"
-    )
-
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        tell(log, names.LOG_TASK_FAILED, "%s", error)

@@ -12,7 +12,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -130,7 +131,8 @@ class Engine:
         self._again: set[int] = set()
         self._backlog: set[int] = set()
         self._due: dict[int, asyncio.TimerHandle] = {}
-        self._endings: dict[str, asyncio.Future[Event]] = {}
+        #: Who waits for the end of a run, by run id.
+        self._endings: dict[str, set[asyncio.Future[Event]]] = {}
         self._wakes: set[asyncio.Event] = set()
         self._running = False
         self._wait_poll_s = 0.5
@@ -193,7 +195,7 @@ class Engine:
         await asyncio.gather(*self._visits.values(), return_exceptions=True)
         await self._owner.close()
         await self._bus.close()
-        for ending in self._endings.values():
+        for ending in [each for waiting in self._endings.values() for each in waiting]:
             if not ending.done():
                 ending.set_exception(StoreUnavailable("the engine has stopped; the run goes on"))
                 ending.exception()  # seen: nobody may be waiting
@@ -251,9 +253,9 @@ class Engine:
     ) -> Outcome:
         """Submit, and wait until the run has ended."""
         run_id = run_id or f"run-{self._clock.token()}"
-        self._closing(run_id)  # before it can end, so that its end costs no look at the store
-        await self.submit(algorithm, input, run_id)
-        return await self.wait(run_id)
+        with self._closing(run_id) as closing:  # before it can end: its end costs no look then
+            await self.submit(algorithm, input, run_id)
+            return await self._wait(run_id, closing)
 
     async def submit(
         self,
@@ -288,7 +290,11 @@ class Engine:
 
         Raises :class:`RunNotFound`, or :class:`RunDeleted`, also when it is deleted meanwhile.
         """
-        closing, wake = self._closing(run_id), asyncio.Event()
+        with self._closing(run_id) as closing:
+            return await self._wait(run_id, closing)
+
+    async def _wait(self, run_id: str, closing: asyncio.Future[Event]) -> Outcome:
+        wake = asyncio.Event()
         self._wakes.add(wake)
         try:
             happened = True
@@ -324,18 +330,18 @@ class Engine:
         wake, ended = asyncio.Event(), False
         self._wakes.add(wake)
         try:
-            while not ended:
-                wake.clear()
-                closing = self._closing(run_id)
-                for event in await self._bus.read(run_id, after=after):
-                    after = event.seq
-                    ended = ended or event.type in ev.ENDINGS
-                    yield event
-                info = await self._bus.run(run_id)
-                if info is None or info.deleted:
-                    return
-                if not ended:
-                    await self._until(wake, closing)
+            with self._closing(run_id) as closing:
+                while not ended:
+                    wake.clear()
+                    for event in await self._bus.read(run_id, after=after):
+                        after = event.seq
+                        ended = ended or event.type in ev.ENDINGS
+                        yield event
+                    info = await self._bus.run(run_id)
+                    if info is None or info.deleted:
+                        return
+                    if not ended:
+                        await self._until(wake, closing)
         finally:
             self._wakes.discard(wake)
 
@@ -351,15 +357,23 @@ class Engine:
         finally:
             waiting.cancel()
 
-    def _closing(self, run_id: str) -> asyncio.Future[Event]:
-        if run_id not in self._endings:
-            self._endings[run_id] = asyncio.get_running_loop().create_future()
-        return self._endings[run_id]
+    @contextmanager
+    def _closing(self, run_id: str) -> Iterator[asyncio.Future[Event]]:
+        """The run's last event, once this worker hears of it."""
+        closing: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        self._endings.setdefault(run_id, set()).add(closing)
+        try:
+            yield closing
+        finally:
+            waiting = self._endings.get(run_id, set())
+            waiting.discard(closing)
+            if not waiting:
+                self._endings.pop(run_id, None)
 
     def _on_closed(self, run_id: str, ending: Event) -> None:
-        closing = self._endings.pop(run_id, None)
-        if closing is not None and not closing.done():
-            closing.set_result(ending)
+        for closing in self._endings.pop(run_id, ()):
+            if not closing.done():
+                closing.set_result(ending)
 
     # ---------------------------------------------------------------------------- visiting
 

@@ -6,6 +6,7 @@ owns the run's partition goes on from there. Every word of a person is recorded 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -152,6 +153,15 @@ class Client:
         reason: str = "",
     ) -> Event:
         """Say what became of a call whose effect is unknown; once (G4)."""
+        data = {"by": by, "call_id": call_id, "outcome": outcome, "reason": reason}
+        if outcome == "done" and result is not None:
+            data["result"] = result
+        while True:
+            with suppress(_Moved):
+                return await self._resolve(run_id, call_id, data)
+
+    async def _resolve(self, run_id: str, call_id: str, data: dict[str, Any]) -> Event:
+        retry = data["outcome"] == "retry"
         state = await self.state(run_id)
         call = state.call_named(call_id)
         if call is None:
@@ -160,17 +170,17 @@ class Client:
             raise DecisionRefused(
                 f"call {call_id} of run {run_id} has no unknown outcome to resolve"
             )
-        if outcome == "retry" and (state.status != "open" or state.cancelling is not None):
+        if retry and (state.status != "open" or state.cancelling is not None):
             raise DecisionRefused(
                 f"run {run_id} has ended or is being cancelled, so nothing would run call {call_id} "
                 "again; submit another run"
             )
-        data = {"by": by, "call_id": call_id, "outcome": outcome, "reason": reason}
-        if outcome == "done" and result is not None:
-            data["result"] = result
         resolved = call.request.named(f"{call.request.id}:resolved", ev.TOOL_RESOLVED, data)
         entries = [Entry(resolved, port.Resolve(call.request.id))]
-        return (await self._append(run_id, entries, call_id))[0]
+        # A retry is only asked of a run that goes on: it must not end in between.
+        last = state.last if retry else None
+        at = None if last is None else port.Head(last.seq, last.id)
+        return (await self._append(run_id, entries, call_id, at=at))[0]
 
     async def cancel(self, run_id: str, *, by: str, reason: str = "") -> Event:
         """Stop decisions and claims; the run is cancelled when every call has settled (L13)."""
@@ -223,9 +233,16 @@ class Client:
         return call, events
 
     async def _append(
-        self, run_id: str, entries: list[Entry], call_id: str | None
+        self,
+        run_id: str,
+        entries: list[Entry],
+        call_id: str | None,
+        *,
+        at: port.Head | None = None,
     ) -> tuple[Event, ...]:
-        verdict = await self._commit(run_id, Append(run_id=run_id, entries=tuple(entries)))
+        verdict = await self._commit(run_id, Append(run_id=run_id, entries=tuple(entries), at=at))
+        if isinstance(verdict, Refused) and verdict.why is Why.MOVED:
+            raise _Moved
         what = f"run {run_id}" if call_id is None else f"call {call_id} of run {run_id}"
         if isinstance(verdict, port.Appended):
             for entry, stands in zip(entries, verdict.events, strict=True):
@@ -244,6 +261,10 @@ class Client:
                     raise
                 await self._clock.sleep(min(1.0, 0.1 * 2**tried))
         raise AssertionError("unreachable")
+
+
+class _Moved(Exception):
+    """The log has grown since it was looked at: look again."""
 
 
 _WORDS: Final = {

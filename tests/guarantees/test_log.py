@@ -11,7 +11,7 @@ import pytest
 
 from aaa import events as ev
 from aaa.algos import RunState, ToolLoop, complete
-from aaa.errors import RunConflict, RunDeleted, StoreUnavailable
+from aaa.errors import RunConflict, RunDeleted, RunNotFound, StoreUnavailable
 from aaa.events import Event
 from aaa.ids import canonical, derive
 from aaa.llm import ModelReply, ModelRequest
@@ -521,3 +521,20 @@ async def test_who_waits_at_an_engine_that_stops_is_told(world: World) -> None:
     await one.engine.kill()
     with pytest.raises(StoreUnavailable, match="stopped"):
         await within(waiting)
+
+
+async def test_nothing_is_kept_for_those_who_have_stopped_waiting(world: World) -> None:
+    """A service that follows runs for months must not grow by each of them."""
+    one = await world.worker("w1", says=(text("hello"),))
+    await one.run("run")
+    for number in range(3):
+        with pytest.raises(RunNotFound):
+            await one.engine.wait(f"none-{number}")
+        with pytest.raises(RunConflict):
+            await one.engine.run(one.algorithm, {"task": "other"}, "run")
+        assert [event.seq async for event in one.engine.follow("run")] == [1, 2, 3, 4]
+    waiting = asyncio.create_task(one.engine.wait("run"))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert one.engine._endings._endings == {}
+    assert not any(one.engine._endings._wakes.values())

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from aaa import events as ev
+from aaa.client import Client
 from aaa.errors import DecisionRefused, ModelRefused, ModelUnavailable, OutcomeUnknown
 from aaa.llm import Message, ModelReply, ModelRequest
 from aaa.llm.fake import text, tool_call, tool_calls
 from aaa.runtime import Outcome
+from aaa.store import port
 from aaa.tools import ToolContext, tool
-from guarantees.world import SHORT_S, Link, World, acquainted, run_of, settles, until
+from guarantees.world import SHORT_S, Link, World, acquainted, run_of, settles, until, within
 
 CALLS_ACT = (tool_call("act"),)
 
@@ -315,3 +317,36 @@ async def test_a_run_of_fifty_thousand_events_goes_on_at_another_worker(world: W
     assert await two.text(run_id) == "done"
     assert world.ledger.effects == ["act"]
     assert len(await world.log(run_id)) > 50_000
+
+
+@pytest.mark.guarantee("G4")
+async def test_a_retry_is_refused_by_a_run_that_ends_before_it_is_written(world: World) -> None:
+    """Else it would be recorded, and nobody would ever run the call again."""
+    go = asyncio.Event()
+
+    @tool(delivery="at_most_once")
+    async def act() -> str:
+        raise OutcomeUnknown("no answer came")
+
+    async def model(request: ModelRequest) -> ModelReply:
+        if all(message.role != "assistant" for message in request.messages):
+            return tool_call("act")
+        await go.wait()
+        return text("done")
+
+    one = await world.worker("w1", act, model=model)
+    await one.submit()
+    await world.seen(ev.TOOL_FAILED)
+    link = Link(world.store)
+    client = Client(link)
+    (call,) = await client.unknown("run")
+    arrived, on = link.hold(lambda operation: isinstance(operation, port.Append))
+    asked = asyncio.create_task(client.resolve("run", call.call_id, "retry", by="ada"))
+    await within(arrived.wait())
+    go.set()
+    assert await one.text() == "done"
+    on.set()
+    with pytest.raises(DecisionRefused, match="has ended"):
+        await within(asked)
+    assert [view.call_id for view in await client.unknown("run")] == [call.call_id]
+    await client.resolve("run", call.call_id, "done", by="ada")

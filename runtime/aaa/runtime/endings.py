@@ -28,20 +28,27 @@ class Endings:
         self, bus: Bus, *, drives: Callable[[str], bool], partition_of: Callable[[str], int]
     ) -> None:
         self._bus, self._drives, self._partition_of = bus, drives, partition_of
-        self._endings: dict[str, asyncio.Future[Event]] = {}
+        self._endings: dict[str, set[asyncio.Future[Event]]] = {}
         self._wakes: dict[int, set[asyncio.Event]] = {}
 
-    def expect(self, run_id: str) -> asyncio.Future[Event]:
-        """The future of a run's last event; asked for before a run can end, it costs no look."""
-        if run_id not in self._endings:
-            self._endings[run_id] = asyncio.get_running_loop().create_future()
-        return self._endings[run_id]
+    @contextmanager
+    def expect(self, run_id: str) -> Iterator[asyncio.Future[Event]]:
+        """The run's last event, once this worker hears of it. Kept as long as somebody waits."""
+        closing: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        self._endings.setdefault(run_id, set()).add(closing)
+        try:
+            yield closing
+        finally:
+            waiting = self._endings.get(run_id, set())
+            waiting.discard(closing)
+            if not waiting:
+                self._endings.pop(run_id, None)
 
     def closed(self, run_id: str, ending: Event) -> None:
         """A run has ended."""
-        closing = self._endings.pop(run_id, None)
-        if closing is not None and not closing.done():
-            closing.set_result(ending)
+        for closing in self._endings.pop(run_id, ()):
+            if not closing.done():
+                closing.set_result(ending)
 
     def hint(self, partition: int) -> None:
         """Something has happened in a partition."""
@@ -50,17 +57,17 @@ class Endings:
 
     def stop(self) -> None:
         """Tell whoever waits that this engine will hear nothing more."""
-        for ending in self._endings.values():
+        for ending in [each for waiting in self._endings.values() for each in waiting]:
             if not ending.done():
                 ending.set_exception(StoreUnavailable("the engine has stopped; the run goes on"))
                 ending.exception()  # seen: nobody may be waiting
 
-    async def wait(self, run_id: str) -> Outcome:
-        """Wait until a run has ended, wherever it is driven.
+    async def wait(self, run_id: str, closing: asyncio.Future[Event]) -> Outcome:
+        """Wait until a run has ended, wherever it is driven; ``closing`` is what is expected.
 
         Raises :class:`RunNotFound`, or :class:`RunDeleted`, also when it is deleted meanwhile.
         """
-        closing, happened = self.expect(run_id), True
+        happened = True
         with self._waking(run_id) as wake:
             while not closing.done():
                 wake.clear()
@@ -86,15 +93,12 @@ class Endings:
     async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[Event]:
         """Every event of the run, as it is stored, until the run has ended."""
         ended = False
-        with self._waking(run_id) as wake:
+        with self._waking(run_id) as wake, self.expect(run_id) as closing:
             while not ended:
                 wake.clear()
-                closing = self.expect(run_id)
                 for event in await self._bus.read(run_id, after=after):
                     after = event.seq
-                    if event.type in ev.ENDINGS:
-                        ended = True
-                        self.closed(run_id, event)
+                    ended = ended or event.type in ev.ENDINGS
                     yield event
                 info = await self._bus.run(run_id)
                 if info is None or info.deleted:

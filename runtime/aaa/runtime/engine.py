@@ -251,11 +251,9 @@ class Engine:
     ) -> Outcome:
         """Submit, and wait until the run has ended."""
         run_id = run_id or f"run-{self._clock.token()}"
-        self._endings.expect(
-            run_id
-        )  # before it can end, so that its end costs no look at the store
-        await self.submit(algorithm, input, run_id)
-        return await self.wait(run_id)
+        with self._endings.expect(run_id) as ending:  # before it can end: no look is needed then
+            await self.submit(algorithm, input, run_id)
+            return await self._endings.wait(run_id, ending)
 
     async def submit(
         self,
@@ -290,7 +288,8 @@ class Engine:
 
         Raises :class:`RunNotFound`, or :class:`RunDeleted`, also when it is deleted meanwhile.
         """
-        return await self._endings.wait(run_id)
+        with self._endings.expect(run_id) as ending:
+            return await self._endings.wait(run_id, ending)
 
     async def events(self, run_id: str) -> tuple[Event, ...]:
         """The run's log so far."""

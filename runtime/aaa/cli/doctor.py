@@ -59,9 +59,7 @@ def doctor(
     return loop.run(_doctor(store, strict=strict, accept=operation, json=json))
 
 
-async def _doctor(
-    store: str | None, *, strict: bool, accept: AcceptLoss | None, json: bool
-) -> int:
+async def _doctor(store: str | None, *, strict: bool, accept: AcceptLoss | None, json: bool) -> int:
     from aaa.cli import screen
     from aaa.cli.stores import looking
 

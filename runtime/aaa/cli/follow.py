@@ -1,8 +1,8 @@
 """One run, embedded: an engine of its own that serves this run alone, followed to its end.
 
-An engine a run, so that each run has its own policies, and nobody else's worker, with other
-policies, ever takes a call of it: the app's name begins with ``run.<run id>``. A second ``aaa
-run`` of the same manifest shares the work, and takes over when the first one dies.
+An engine a run, so that each run has its own policies, and no worker with other policies ever
+takes a call of it: the app's name begins with a scope of the run's own (:mod:`aaa.cli.scope`). A
+second ``aaa run`` of the same manifest shares the work, and takes over when the first one dies.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from aaa.app import App
 from aaa.cli import exits
 from aaa.cli.display import Display
 from aaa.cli.manifests import Plan
+from aaa.cli.scope import scope_of, split
 from aaa.cli.signals import blocked
 from aaa.cli.stores import bounded_open
 from aaa.client import Client
-from aaa.errors import AppError, RunDeleted, StoreUnavailable
+from aaa.errors import AppError, PolicyConflict, RunConflict, RunDeleted, StoreUnavailable
 from aaa.events import Event
 from aaa.ids import partition_of
 from aaa.runtime import Engine
@@ -51,15 +52,23 @@ class Follower:
     """Serves and follows one run."""
 
     def __init__(
-        self, plan: Plan, app: App, store: EventStore, *, url: str, display: Display, by: str
+        self,
+        plan: Plan,
+        app: App,
+        store: EventStore,
+        *,
+        url: str,
+        display: Display,
+        by: str,
+        tail: str = "",
     ) -> None:
         self.plan, self.app, self._url, self._by = plan, app.own(), url, by
-        self._display = display
+        self._display, self._tail = display, tail
         drain_s = plan.manifest.spec.drain_timeout_seconds
         self._drain_s = DRAIN_TIMEOUT_S if drain_s is None else float(drain_s)
         self.engine = Engine(
             store,
-            app=f"run.{plan.run_id}",
+            app=scope_of(plan.run_id, plan.policies),
             worker_ttl_s=WORKER_TTL_S,
             drain_timeout_s=self._drain_s,
             on_blocked=blocked,
@@ -118,11 +127,7 @@ class Follower:
 
     async def _go_on(self, known: RunInfo) -> None:
         plan = self.plan
-        if known.app != self.serves:
-            raise AppError(
-                f"run {plan.run_id} began as {_named(known.app)}, and {plan.app} is now "
-                f"{_named(self.serves)}; bring that code back, or begin under another runKey"
-            )
+        self._fits(known)
         self._display.note(f"going on with {plan.run_id}, which has {known.head.seq} events so far")
         if plan.manifest.spec.desired_state == "Cancelled":
             if not known.cancelling:
@@ -136,6 +141,26 @@ class Follower:
         if held:
             self._display.note(
                 f"if that worker is gone, its lease ends in at most {limit_s:g} s; waiting for it"
+            )
+
+    def _fits(self, known: RunInfo) -> None:
+        """Raises unless this process has the policies and the code that the run was begun with."""
+        run_id, scope = self.plan.run_id, known.app.partition("/")[0]
+        if scope != self.engine.app:
+            if split(scope)[0] != split(self.engine.app)[0]:
+                raise RunConflict(
+                    f"run {run_id} was not begun by 'aaa run', and is served by 'aaa worker "
+                    f"--scope {scope}'; begin another one under another name or spec.runKey"
+                )
+            raise PolicyConflict(
+                f"run {run_id} was begun under other policies than {self.plan.file} has for it "
+                f"now; put those back, or 'aaa cancel {run_id}{self._tail}' and begin under "
+                "another name"
+            )
+        if known.app != self.serves:
+            raise AppError(
+                f"run {run_id} began as {_named(known.app)}, and {self.plan.app} is now "
+                f"{_named(self.serves)}; bring that code back, or begin under another runKey"
             )
 
     async def _held(self) -> list[tuple[str, str, float]]:

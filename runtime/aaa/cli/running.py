@@ -98,7 +98,7 @@ async def _run(
     ended, todo = await _finished(todo, url)
     loaded = {plan.run_id: _load(plan) for plan in todo}
     display = _display(runs=len(todo) > 1, json=json, tail=tail(store))
-    followers = [_follower(plan, loaded[plan.run_id], url, display) for plan in todo]
+    followers = [_follower(plan, loaded[plan.run_id], url, display, tail(store)) for plan in todo]
     logs.through(display)
     results = [*ended]
     try:
@@ -168,13 +168,14 @@ def _load(plan: Plan) -> App:
         raise plan.manifest.problem(f"{error}{more}", at=("spec", "agent", "app")) from error
 
 
-def _follower(plan: Plan, app: App, url: str, display: Display) -> Follower:
+def _follower(plan: Plan, app: App, url: str, display: Display, tail: str) -> Follower:
     from aaa.cli.follow import Follower
     from aaa.cli.stores import make
     from aaa.policy import unmatched_tools
 
     try:
-        follower = Follower(plan, app, make(url), url=url, display=display, by=said_by(None))
+        by = said_by(None)
+        follower = Follower(plan, app, make(url), url=url, display=display, by=by, tail=tail)
     except ManifestError:
         raise
     except AAAError as error:

@@ -21,6 +21,7 @@ from aaa.cli.manifests import Plan
 from aaa.cli.scope import scope_of, split
 from aaa.cli.signals import blocked
 from aaa.cli.stores import bounded_open
+from aaa.cli.text import short
 from aaa.client import Client
 from aaa.errors import AppError, PolicyConflict, RunConflict, RunDeleted, StoreUnavailable
 from aaa.events import Event
@@ -90,8 +91,9 @@ class Follower:
         if spec.desired_state == "Suspended":
             await self._suspended(known)
             return Followed(self.plan.run_id, exits.WAITING)
-        if known is not None:
-            await self._go_on(known)
+        if known is not None and not await self._go_on(known):
+            await store.close()
+            return Followed(self.plan.run_id, exits.WAITING)
         await self.engine.start()
         try:
             if known is None:
@@ -125,15 +127,20 @@ class Follower:
         )
         await store.close()
 
-    async def _go_on(self, known: RunInfo) -> None:
+    async def _go_on(self, known: RunInfo) -> bool:
+        """Whether it may: what a person has stopped goes on by a person's word."""
         plan = self.plan
         self._fits(known)
-        self._display.note(f"going on with {plan.run_id}, which has {known.head.seq} events so far")
-        if plan.manifest.spec.desired_state == "Cancelled":
+        spec = plan.manifest.spec
+        if spec.desired_state == "Cancelled":
             if not known.cancelling:
                 await self.client.cancel(plan.run_id, by=self._by, reason="desiredState")
         elif known.suspended or known.parked:
+            if "desired_state" not in spec.model_fields_set:
+                self._display.note(await self._stopped())
+                return False
             await self.client.resume(plan.run_id, by=self._by)
+        self._display.note(f"going on with {plan.run_id}, which has {known.head.seq} events so far")
         held = await self._held()
         limit_s = max([WORKER_TTL_S, *(ttl_s for _, _, ttl_s in held)])
         for subject, worker, _ in held:
@@ -142,6 +149,21 @@ class Follower:
             self._display.note(
                 f"if that worker is gone, its lease ends in at most {limit_s:g} s; waiting for it"
             )
+        return True
+
+    async def _stopped(self) -> str:
+        """By whom or by what a run was stopped, and how it goes on."""
+        run_id = self.plan.run_id
+        told = "stopped"
+        for event in reversed(await self.engine.store.read(run_id)):
+            if event.type == ev.RUN_PARKED:
+                error, message = event.data.get("error"), short(event.data.get("message", ""), 300)
+                told = f"parked, because its algorithm failed three times ({error}: {message})"
+                break
+            if event.type == ev.RUN_SUSPENDED:
+                told = f"suspended by {short(event.data.get('by', 'somebody'), 60)}"
+                break
+        return f"{run_id} is {told}; 'aaa resume {run_id}{self._tail}' goes on"
 
     def _fits(self, known: RunInfo) -> None:
         """Raises unless this process has the policies and the code that the run was begun with."""
@@ -268,8 +290,7 @@ class Follower:
         if state.suspended or state.parked is not None:
             if "stopped" not in self._told:
                 self._told.add("stopped")
-                word = "suspended" if state.suspended else "parked"
-                self._display.note(f"{run_id} is {word} and goes on with: aaa resume {run_id}")
+                self._display.note(await self._stopped())
             return True
         self._told.discard("stopped")
         pending = [v for v in await self.client.pending(run_id) if _mark(v) not in self._told]

@@ -93,13 +93,13 @@ async def _run(
     from aaa.cli.stores import tail, url_of
     from aaa.telemetry.setup import configure_from_environment
 
-    configure_from_environment()
     todo, url = plans(file, app=app, given=given), url_of(store)
     ended, todo = await _finished(todo, url)
     loaded = {plan.run_id: _load(plan) for plan in todo}
     display = _display(runs=len(todo) > 1, json=json, tail=tail(store))
-    followers = [_follower(plan, loaded[plan.run_id], url, display, tail(store)) for plan in todo]
     logs.through(display)
+    configure_from_environment()
+    followers = [_follower(plan, loaded[plan.run_id], url, display, tail(store)) for plan in todo]
     results = [*ended]
     try:
         with Interrupts(

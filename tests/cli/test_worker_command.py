@@ -160,3 +160,19 @@ def test_a_run_does_not_go_on_under_other_policies(desk: Desk) -> None:
     assert desk.effects() == []
     desk.manifest("look", more=policy)
     assert desk.aaa("run", file).code == 4
+
+
+@pytest.mark.parametrize("word", ["requiresApproval: true", "delivery: AtMostOnce"])
+def test_a_protection_that_matches_no_tool_is_refused_before_anything_starts(
+    desk: Desk, word: str
+) -> None:
+    policy = POLICY.format(team="digging").replace("name: look", "name: lok")
+    file = desk.manifest("look", more=policy.replace("requiresApproval: true", word))
+    sentence = (
+        "policy digging protects lok, and shop_agent:app has no such tool; did you mean 'look'?"
+    )
+    for command in (["run", file], ["worker", "--app", "shop_agent:app", "--policy", file]):
+        done = desk.aaa(*command)
+        assert done.code == 2, done
+        assert sentence in done.err
+    assert desk.effects() == []

@@ -169,9 +169,9 @@ def _load(plan: Plan) -> App:
 
 
 def _follower(plan: Plan, app: App, url: str, display: Display, tail: str) -> Follower:
+    from aaa.cli import unmatched
     from aaa.cli.follow import Follower
     from aaa.cli.stores import make
-    from aaa.policy import unmatched_tools
 
     try:
         by = said_by(None)
@@ -180,12 +180,8 @@ def _follower(plan: Plan, app: App, url: str, display: Display, tail: str) -> Fo
         raise
     except AAAError as error:
         raise plan.manifest.problem(str(error)) from error
-    known = [tool.name for tool in app.tools.registry] if app.tools is not None else []
-    for policy, entries in unmatched_tools(plan.policies, known).items():
-        display.note(
-            f"warning: policy {policy} speaks of {', '.join(entries)}, and {plan.app} has no such "
-            f"tool (its tools are {', '.join(known) or 'none'})"
-        )
+    for sentence in unmatched.warnings(plan.policies, app, name=plan.app):
+        display.note(f"warning: {sentence}")
     return follower
 
 

@@ -117,6 +117,7 @@ async def _serve(
     import asyncio
 
     from aaa.app import load_app
+    from aaa.cli import unmatched
     from aaa.cli.scope import served
     from aaa.cli.signals import Interrupts, blocked, leave
     from aaa.cli.stores import bounded_open, make, shown, url_of
@@ -127,6 +128,8 @@ async def _serve(
     url = url_of(store_url)
     scope, rules = served(scope, policy_files)
     app = load_app(app_name, folder=Path.cwd())
+    for sentence in unmatched.warnings(rules, app, name=app_name):
+        log.warning("%s", sentence)
     engine = Engine(
         make(url),
         worker=worker,

@@ -162,6 +162,14 @@ def test_changed_input_under_the_same_name_is_refused_with_the_way_out(desk: Des
     assert desk.effects() == ["look"]
 
 
+def test_an_input_whose_task_is_misspelt_is_named(desk: Desk) -> None:
+    given = '{"Tasks": "look", "why": "it broke"}'
+    done = desk.aaa("run", desk.manifest("look"), "--input", given)
+    assert "the input of dig has 'Tasks' and no 'task'" in done.err, done
+    other = desk.aaa("run", desk.manifest("look", name="two"), "--input", '{"order": "1"}')
+    assert "no 'task'" not in other.err
+
+
 def test_a_suspended_manifest_starts_nothing_until_it_says_running(desk: Desk) -> None:
     desk.manifest("look", more="  desiredState: Suspended\n")
     assert desk.aaa("run", "dig.yaml").code == 4

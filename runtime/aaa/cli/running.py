@@ -169,6 +169,7 @@ def _load(plan: Plan) -> App:
 
 
 def _follower(plan: Plan, app: App, url: str, display: Display, tail: str) -> Follower:
+    from aaa.algos import ToolLoop
     from aaa.cli import unmatched
     from aaa.cli.follow import Follower
     from aaa.cli.stores import make
@@ -182,7 +183,23 @@ def _follower(plan: Plan, app: App, url: str, display: Display, tail: str) -> Fo
         raise plan.manifest.problem(str(error)) from error
     for sentence in unmatched.warnings(plan.policies, app, name=plan.app):
         display.note(f"warning: {sentence}")
+    if (meant := _misspelt_task(plan.input)) is not None and isinstance(app.algorithm, ToolLoop):
+        display.note(
+            f"warning: the input of {plan.run_id} has {meant!r} and no 'task', so the model is "
+            "given all of it as JSON"
+        )
     return follower
+
+
+def _misspelt_task(given: Any) -> str | None:
+    """The key that was meant to be ``task``, if there is none."""
+    from difflib import get_close_matches
+
+    if not isinstance(given, dict) or "task" in given:
+        return None
+    keys = {key.lower(): key for key in given}
+    close = get_close_matches("task", list(keys), n=1, cutoff=0.7)
+    return keys[close[0]] if close else None
 
 
 def _display(*, runs: bool, json: bool, tail: str) -> Display:

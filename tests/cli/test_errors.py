@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
+from importlib.abc import MetaPathFinder
 
 import pytest
 
@@ -104,3 +106,35 @@ def test_another_code_than_a_run_began_with_is_refused_by_name(desk: Desk) -> No
     done = desk.aaa("run", file)
     assert done.code == 2
     assert "began as aaa.tool_loop@1 with tools" in done.err
+
+
+@pytest.mark.parametrize(
+    ("url", "driver", "extra"),
+    [("redis://db/0", "redis", "redis"), ("postgresql://db/x", "psycopg", "postgres")],
+)
+def test_a_driver_that_is_not_installed_is_named_with_its_extra(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, url: str, driver: str, extra: str
+) -> None:
+    desk.manifest("look")
+    for name in [
+        name for name in sys.modules if name.startswith(("aaa.store.redis", "aaa.store.p"))
+    ]:
+        if name != "aaa.store.port":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [_Without(driver), *sys.meta_path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == driver]:
+        monkeypatch.delitem(sys.modules, name)
+    done = desk.aaa("run", "dig.yaml", "--store", url)
+    assert done.code == 2, done
+    assert f"needs the extra '{extra}': pip install 'aaa[{extra}]'" in done.err
+
+
+class _Without(MetaPathFinder):
+    """Finds every module but one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname.partition(".")[0] == self._name:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)

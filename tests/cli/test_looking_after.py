@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from aaa.cli.stores import tail
 from aaa.store import open_store
 from aaa.store.port import Claim, Offer
 from cli.desk import Desk
@@ -112,3 +113,21 @@ def test_commands_to_type_name_the_store_unless_it_is_found_anyway(
     assert f" --store {url}\n" in desk.aaa("pending", "--store", url).out
     monkeypatch.setenv("AAA_STORE", url)
     assert "--store" not in desk.aaa("pending").out
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("redis://localhost:6379/0", "redis://localhost:6379/0"),
+        ("redis://me@db/0", "redis://me@db/0"),
+        ("redis://me:s@cret@db/0", "'redis://me:***@db/0'  (your --store)"),
+        ("redis://:secret@db/0", "'redis://:***@db/0'  (your --store)"),
+        ("rediss+sentinel://a:secret@b,c/0", "'rediss+sentinel://a:***@b,c/0'  (your --store)"),
+        (
+            "postgres://db/x?password=secret&a=1",
+            "'postgres://db/x?password=***&a=1'  (your --store)",
+        ),
+    ],
+)
+def test_commands_to_type_keep_the_store_and_hide_its_password(given: str, shown: str) -> None:
+    assert tail(given) == f" --store {shown}"

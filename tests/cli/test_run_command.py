@@ -162,12 +162,32 @@ def test_changed_input_under_the_same_name_is_refused_with_the_way_out(desk: Des
     assert desk.effects() == ["look"]
 
 
+def test_an_input_whose_task_is_misspelt_is_named(desk: Desk) -> None:
+    given = '{"Tasks": "look", "why": "it broke"}'
+    done = desk.aaa("run", desk.manifest("look"), "--input", given)
+    assert "the input of dig has 'Tasks' and no 'task'" in done.err, done
+    other = desk.aaa("run", desk.manifest("look", name="two"), "--input", '{"order": "1"}')
+    assert "no 'task'" not in other.err
+
+
 def test_a_suspended_manifest_starts_nothing_until_it_says_running(desk: Desk) -> None:
     desk.manifest("look", more="  desiredState: Suspended\n")
     assert desk.aaa("run", "dig.yaml").code == 4
     assert desk.effects() == []
-    desk.manifest("look")
+    desk.manifest("look", more="  desiredState: Running\n")
     assert desk.aaa("run", "dig.yaml").code == 0
+
+
+def test_a_run_that_a_person_suspended_goes_on_by_a_persons_word_only(desk: Desk) -> None:
+    file = desk.manifest("blast")
+    assert desk.aaa("run", file).code == 4
+    assert desk.aaa("suspend", "dig", "--by", "ann").code == 0
+    held = desk.aaa("run", file)
+    assert held.code == 4, held
+    assert "dig is suspended by ann; 'aaa resume dig' goes on\n" in held.err
+    assert "aaa.run.resumed" not in desk.types("dig")
+    assert desk.aaa("resume", "dig").code == 0
+    assert "waits for approval" in desk.aaa("run", file).out
 
 
 def test_a_deadline_cancels_the_run(desk: Desk) -> None:

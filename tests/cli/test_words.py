@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 from aaa import events as ev
 from aaa.cli import exits
 from aaa.cli.duration import parse_duration
+from aaa.cli.logs import Rarely
 from aaa.cli.text import as_json, clean, seconds, short
 from aaa.cli.words import _WORDS
 from aaa.errors import ConfigError, StoreUnavailable
@@ -114,3 +116,30 @@ def test_the_version_is_printed(desk: Desk) -> None:
     import aaa
 
     assert desk.aaa("version").out == desk.aaa("--version").out == f"{aaa.__version__}\n"
+
+
+def test_an_outage_says_the_same_thing_once_in_ten_seconds_with_a_count() -> None:
+    rarely, told = Rarely(), []
+    for second, event in [
+        (0, "unavailable"),
+        (1, "unavailable"),
+        (1, "went_back"),
+        (2, "went_back"),
+    ]:
+        told += _passed(rarely, f"aaa.store.{event}", float(second))
+    told += _passed(rarely, "aaa.store.unavailable", 9.9)
+    told += _passed(rarely, "aaa.store.unavailable", 10.0)
+    told += _passed(rarely, "aaa.store.unavailable", 20.0)
+    assert told == [
+        "unavailable at 0",
+        "went_back at 1",
+        "went_back at 2",
+        "unavailable at 10 (2 more since the last)",
+        "unavailable at 20",
+    ]
+
+
+def _passed(rarely: Rarely, event: str, at: float) -> list[str]:
+    record = logging.LogRecord("aaa", 30, "", 0, "%s at %g", (event.rpartition(".")[2], at), None)
+    record.event, record.created = event, at
+    return [record.getMessage()] if rarely.filter(record) else []

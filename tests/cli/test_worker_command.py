@@ -95,3 +95,84 @@ def test_a_tool_that_cannot_be_stopped_has_its_worker_replaced(desk: Desk, app: 
     out, _ = worker.communicate(timeout=ENOUGH_S)
     assert worker.returncode == 70, out
     assert "tool stuck could not be stopped" in out
+
+
+POLICY = """---
+apiVersion: aaa.dev/v1alpha1
+kind: ToolPolicy
+metadata:
+  name: digging
+spec:
+  selector:
+    matchLabels:
+      team: {team}
+  tools:
+  - name: look
+    requiresApproval: true
+"""
+
+
+def test_only_a_worker_with_a_runs_policies_takes_it_over(desk: Desk) -> None:
+    other = POLICY.format(team="flying").replace("name: digging", "name: flying")
+    file = desk.manifest("hang look", more=POLICY.format(team="digging") + other)
+    process = desk.start("run", file)
+    read_until(process, "hang c3-0", "attempt 1 started")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (desk.folder / "go").touch()
+    assert (
+        "aaa worker --app MODULE:ATTRIBUTE --scope run.dig --policy FILE"
+        in desk.aaa("show", "dig").out
+    )
+    worker = ("worker", "--app", "shop_agent:app", "--scope", "run.dig", "--name")
+    bare = desk.start(*worker, "bare")
+    read_until(bare, "worker bare serves run.dig/")
+    bound = desk.start(*worker, "bound", "--policy", file)
+    read_until(bound, "worker bound serves run.dig+")
+    follow = desk.start("events", "dig", "--follow")
+    read_until(follow, "waits for approval")
+    for each in (follow, bound, bare):
+        each.terminate()
+        each.communicate(timeout=ENOUGH_S)
+    started = [e for e in desk.aaa("events", "dig", "--json").lines() if e["type"].endswith("rted")]
+    assert [event["data"]["worker"] for event in started][1:] == ["bound"]
+    assert desk.effects() == ["hang", "hang"]
+    assert desk.aaa("run", file).code == 4
+
+
+def test_a_scope_that_names_other_policies_than_its_files_is_refused(desk: Desk) -> None:
+    desk.manifest("look", more=POLICY.format(team="digging"))
+    done = desk.aaa("worker", "--app", "shop_agent:app", "--scope", "run.dig+0123456789ab")
+    assert done.code == 2, done
+    assert "names the policies 0123456789ab, and those of --policy are none" in done.err
+
+
+def test_a_run_does_not_go_on_under_other_policies(desk: Desk) -> None:
+    policy = POLICY.format(team="digging")
+    file = desk.manifest("look", more=policy)
+    assert desk.aaa("run", file).code == 4
+    for more in ("", policy.replace("requiresApproval: true", "maxAttempts: 2")):
+        desk.manifest("look", more=more)
+        other = desk.aaa("run", file)
+        assert other.code == 2, other
+        assert "was begun under other policies than dig.yaml has for it now" in other.err
+        assert "put those back, or 'aaa cancel dig'" in other.err
+    assert desk.effects() == []
+    desk.manifest("look", more=policy)
+    assert desk.aaa("run", file).code == 4
+
+
+@pytest.mark.parametrize("word", ["requiresApproval: true", "delivery: AtMostOnce"])
+def test_a_protection_that_matches_no_tool_is_refused_before_anything_starts(
+    desk: Desk, word: str
+) -> None:
+    policy = POLICY.format(team="digging").replace("name: look", "name: lok")
+    file = desk.manifest("look", more=policy.replace("requiresApproval: true", word))
+    sentence = (
+        "policy digging protects lok, and shop_agent:app has no such tool; did you mean 'look'?"
+    )
+    for command in (["run", file], ["worker", "--app", "shop_agent:app", "--policy", file]):
+        done = desk.aaa(*command)
+        assert done.code == 2, done
+        assert sentence in done.err
+    assert desk.effects() == []

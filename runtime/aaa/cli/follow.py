@@ -1,8 +1,8 @@
 """One run, embedded: an engine of its own that serves this run alone, followed to its end.
 
-An engine a run, so that each run has its own policies, and nobody else's worker, with other
-policies, ever takes a call of it: the app's name begins with ``run.<run id>``. A second ``aaa
-run`` of the same manifest shares the work, and takes over when the first one dies.
+An engine a run, so that each run has its own policies, and no worker with other policies ever
+takes a call of it: the app's name begins with a scope of the run's own (:mod:`aaa.cli.scope`). A
+second ``aaa run`` of the same manifest shares the work, and takes over when the first one dies.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from aaa.app import App
 from aaa.cli import exits
 from aaa.cli.display import Display
 from aaa.cli.manifests import Plan
+from aaa.cli.scope import scope_of, split
 from aaa.cli.signals import blocked
 from aaa.cli.stores import bounded_open
+from aaa.cli.text import short
 from aaa.client import Client
-from aaa.errors import AppError, RunDeleted, StoreUnavailable
+from aaa.errors import AppError, PolicyConflict, RunConflict, RunDeleted, StoreUnavailable
 from aaa.events import Event
 from aaa.ids import partition_of
 from aaa.runtime import Engine
@@ -51,15 +53,23 @@ class Follower:
     """Serves and follows one run."""
 
     def __init__(
-        self, plan: Plan, app: App, store: EventStore, *, url: str, display: Display, by: str
+        self,
+        plan: Plan,
+        app: App,
+        store: EventStore,
+        *,
+        url: str,
+        display: Display,
+        by: str,
+        tail: str = "",
     ) -> None:
         self.plan, self.app, self._url, self._by = plan, app.own(), url, by
-        self._display = display
+        self._display, self._tail = display, tail
         drain_s = plan.manifest.spec.drain_timeout_seconds
         self._drain_s = DRAIN_TIMEOUT_S if drain_s is None else float(drain_s)
         self.engine = Engine(
             store,
-            app=f"run.{plan.run_id}",
+            app=scope_of(plan.run_id, plan.policies),
             worker_ttl_s=WORKER_TTL_S,
             drain_timeout_s=self._drain_s,
             on_blocked=blocked,
@@ -81,8 +91,9 @@ class Follower:
         if spec.desired_state == "Suspended":
             await self._suspended(known)
             return Followed(self.plan.run_id, exits.WAITING)
-        if known is not None:
-            await self._go_on(known)
+        if known is not None and not await self._go_on(known):
+            await store.close()
+            return Followed(self.plan.run_id, exits.WAITING)
         await self.engine.start()
         try:
             if known is None:
@@ -119,19 +130,20 @@ class Follower:
         )
         await store.close()
 
-    async def _go_on(self, known: RunInfo) -> None:
+    async def _go_on(self, known: RunInfo) -> bool:
+        """Whether it may: what a person has stopped goes on by a person's word."""
         plan = self.plan
-        if known.app != self.serves:
-            raise AppError(
-                f"run {plan.run_id} began as {_named(known.app)}, and {plan.app} is now "
-                f"{_named(self.serves)}; bring that code back, or begin under another runKey"
-            )
-        self._display.note(f"going on with {plan.run_id}, which has {known.head.seq} events so far")
-        if plan.manifest.spec.desired_state == "Cancelled":
+        self._fits(known)
+        spec = plan.manifest.spec
+        if spec.desired_state == "Cancelled":
             if not known.cancelling:
                 await self.client.cancel(plan.run_id, by=self._by, reason="desiredState")
         elif known.suspended or known.parked:
+            if "desired_state" not in spec.model_fields_set:
+                self._display.note(await self._stopped())
+                return False
             await self.client.resume(plan.run_id, by=self._by)
+        self._display.note(f"going on with {plan.run_id}, which has {known.head.seq} events so far")
         held = await self._held()
         limit_s = max([WORKER_TTL_S, *(ttl_s for _, _, ttl_s in held)])
         for subject, worker, _ in held:
@@ -139,6 +151,41 @@ class Follower:
         if held:
             self._display.note(
                 f"if that worker is gone, its lease ends in at most {limit_s:g} s; waiting for it"
+            )
+        return True
+
+    async def _stopped(self) -> str:
+        """By whom or by what a run was stopped, and how it goes on."""
+        run_id = self.plan.run_id
+        told = "stopped"
+        for event in reversed(await self.engine.store.read(run_id)):
+            if event.type == ev.RUN_PARKED:
+                error, message = event.data.get("error"), short(event.data.get("message", ""), 300)
+                told = f"parked, because its algorithm failed three times ({error}: {message})"
+                break
+            if event.type == ev.RUN_SUSPENDED:
+                told = f"suspended by {short(event.data.get('by', 'somebody'), 60)}"
+                break
+        return f"{run_id} is {told}; 'aaa resume {run_id}{self._tail}' goes on"
+
+    def _fits(self, known: RunInfo) -> None:
+        """Raises unless this process has the policies and the code that the run was begun with."""
+        run_id, scope = self.plan.run_id, known.app.partition("/")[0]
+        if scope != self.engine.app:
+            if split(scope)[0] != split(self.engine.app)[0]:
+                raise RunConflict(
+                    f"run {run_id} was not begun by 'aaa run', and is served by 'aaa worker "
+                    f"--scope {scope}'; begin another one under another name or spec.runKey"
+                )
+            raise PolicyConflict(
+                f"run {run_id} was begun under other policies than {self.plan.file} has for it "
+                f"now; put those back, or 'aaa cancel {run_id}{self._tail}' and begin under "
+                "another name"
+            )
+        if known.app != self.serves:
+            raise AppError(
+                f"run {run_id} began as {_named(known.app)}, and {self.plan.app} is now "
+                f"{_named(self.serves)}; bring that code back, or begin under another runKey"
             )
 
     async def _held(self) -> list[tuple[str, str, float]]:
@@ -246,8 +293,7 @@ class Follower:
         if state.suspended or state.parked is not None:
             if "stopped" not in self._told:
                 self._told.add("stopped")
-                word = "suspended" if state.suspended else "parked"
-                self._display.note(f"{run_id} is {word} and goes on with: aaa resume {run_id}")
+                self._display.note(await self._stopped())
             return True
         self._told.discard("stopped")
         pending = [v for v in await self.client.pending(run_id) if _mark(v) not in self._told]

@@ -9,10 +9,26 @@ from __future__ import annotations
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Final
 
 from aaa.cli.display import Display
 from aaa.cli.text import clean
+from aaa.telemetry import names
 from aaa.telemetry.logs import JsonFormatter
+
+#: What an outage says again and again, for each partition and each try.
+_REPEATED: Final = frozenset(
+    event.name
+    for event in (
+        names.LOG_STORE_UNAVAILABLE,
+        names.LOG_STORE_NOT_READ,
+        names.LOG_NOT_WOKEN,
+        names.LOG_RENEW_FAILED,
+        names.LOG_VISIT_FAILED,
+        names.LOG_TASK_FAILED,
+    )
+)
+EVERY_S: Final = 10.0
 
 
 def through(display: Display) -> None:
@@ -28,10 +44,33 @@ def to_stderr(*, form: str, level: int = logging.INFO) -> None:
 
 
 def _use(handler: logging.Handler, *, level: int) -> None:
+    handler.addFilter(Rarely())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("aaa").setLevel(level)
+
+
+class Rarely(logging.Filter):
+    """Of what an outage repeats, each event once in :data:`EVERY_S`, with the count in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        name = getattr(record, "event", None)
+        if name not in _REPEATED or not isinstance(name, str):
+            return True
+        last = self._last.get(name)
+        if last is not None and 0 <= record.created - last < EVERY_S:
+            self._held[name] = self._held.get(name, 0) + 1
+            return False
+        self._last[name], held = record.created, self._held.pop(name, 0)
+        if held:
+            record.msg, record.args = f"{record.getMessage()} ({held} more since the last)", None
+        return True
 
 
 class _Notes(logging.Handler):

@@ -26,7 +26,12 @@ class Plan:
     app: str
     input: Any
     policies: tuple[ToolPolicyRules, ...]
-    folder: Path
+    file: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where the app is looked for first."""
+        return self.file.parent.resolve()
 
     @property
     def deadline_s(self) -> float | None:
@@ -66,7 +71,7 @@ def plans(file: Path, *, app: str | None, given: Any | None) -> list[Plan]:
     if given is not None and len(runs) > 1:
         raise ConfigError(f"--input fits one run, and {file} holds {len(runs)}")
     policies = [manifest for manifest in manifests if isinstance(manifest, ToolPolicy)]
-    return [_plan(each, policies, app=app, given=given, folder=file.parent) for each in runs]
+    return [_plan(each, policies, app=app, given=given, file=file) for each in runs]
 
 
 def bound(run: AgentRun, policies: Sequence[ToolPolicy]) -> tuple[ToolPolicyRules, ...]:
@@ -88,30 +93,8 @@ def bound(run: AgentRun, policies: Sequence[ToolPolicy]) -> tuple[ToolPolicyRule
     return tuple(policy.rules() for policy in binding)
 
 
-def _plan(
-    run: AgentRun,
-    policies: Sequence[ToolPolicy],
-    *,
-    app: str | None,
-    given: Any | None,
-    folder: Path,
-) -> Plan:
-    if given is None and run.spec.input.config_map_ref is not None:
-        raise run.problem(
-            "a ConfigMap is only in a cluster; write the input here or give it with --input",
-            at=("spec", "input", "configMapRef"),
-        )
-    return Plan(
-        manifest=run,
-        run_id=_run_id(run),
-        app=app or run.spec.agent.app,
-        input=run.spec.input.inline if given is None else given,
-        policies=bound(run, policies),
-        folder=folder.resolve(),
-    )
-
-
-def _run_id(run: AgentRun) -> str:
+def run_id_of(run: AgentRun) -> str:
+    """The run's id on a laptop. Raises :class:`ManifestError` if it cannot be one."""
     key = run.spec.run_key or run.metadata.name
     if ":" in key:  # allowed in a key, but not in a run id: kept apart by a digest
         key = f"{key.replace(':', '-')}-{ids.digest_of(key.encode())[:8]}"
@@ -120,3 +103,26 @@ def _run_id(run: AgentRun) -> str:
     except ConfigError as error:
         at = ("spec", "runKey") if run.spec.run_key else ("metadata", "name")
         raise run.problem(str(error), at=at) from None
+
+
+def _plan(
+    run: AgentRun,
+    policies: Sequence[ToolPolicy],
+    *,
+    app: str | None,
+    given: Any | None,
+    file: Path,
+) -> Plan:
+    if given is None and run.spec.input.config_map_ref is not None:
+        raise run.problem(
+            "a ConfigMap is only in a cluster; write the input here or give it with --input",
+            at=("spec", "input", "configMapRef"),
+        )
+    return Plan(
+        manifest=run,
+        run_id=run_id_of(run),
+        app=app or run.spec.agent.app,
+        input=run.spec.input.inline if given is None else given,
+        policies=bound(run, policies),
+        file=file,
+    )

@@ -93,13 +93,13 @@ async def _run(
     from aaa.cli.stores import tail, url_of
     from aaa.telemetry.setup import configure_from_environment
 
-    configure_from_environment()
     todo, url = plans(file, app=app, given=given), url_of(store)
     ended, todo = await _finished(todo, url)
     loaded = {plan.run_id: _load(plan) for plan in todo}
     display = _display(runs=len(todo) > 1, json=json, tail=tail(store))
-    followers = [_follower(plan, loaded[plan.run_id], url, display) for plan in todo]
     logs.through(display)
+    configure_from_environment()
+    followers = [_follower(plan, loaded[plan.run_id], url, display, tail(store)) for plan in todo]
     results = [*ended]
     try:
         with Interrupts(
@@ -168,24 +168,38 @@ def _load(plan: Plan) -> App:
         raise plan.manifest.problem(f"{error}{more}", at=("spec", "agent", "app")) from error
 
 
-def _follower(plan: Plan, app: App, url: str, display: Display) -> Follower:
+def _follower(plan: Plan, app: App, url: str, display: Display, tail: str) -> Follower:
+    from aaa.algos import ToolLoop
+    from aaa.cli import unmatched
     from aaa.cli.follow import Follower
     from aaa.cli.stores import make
-    from aaa.policy import unmatched_tools
 
     try:
-        follower = Follower(plan, app, make(url), url=url, display=display, by=said_by(None))
+        by = said_by(None)
+        follower = Follower(plan, app, make(url), url=url, display=display, by=by, tail=tail)
     except ManifestError:
         raise
     except AAAError as error:
         raise plan.manifest.problem(str(error)) from error
-    known = [tool.name for tool in app.tools.registry] if app.tools is not None else []
-    for policy, entries in unmatched_tools(plan.policies, known).items():
+    for sentence in unmatched.warnings(plan.policies, app, name=plan.app):
+        display.note(f"warning: {sentence}")
+    if (meant := _misspelt_task(plan.input)) is not None and isinstance(app.algorithm, ToolLoop):
         display.note(
-            f"warning: policy {policy} speaks of {', '.join(entries)}, and {plan.app} has no such "
-            f"tool (its tools are {', '.join(known) or 'none'})"
+            f"warning: the input of {plan.run_id} has {meant!r} and no 'task', so the model is "
+            "given all of it as JSON"
         )
     return follower
+
+
+def _misspelt_task(given: Any) -> str | None:
+    """The key that was meant to be ``task``, if there is none."""
+    from difflib import get_close_matches
+
+    if not isinstance(given, dict) or "task" in given:
+        return None
+    keys = {key.lower(): key for key in given}
+    close = get_close_matches("task", list(keys), n=1, cutoff=0.7)
+    return keys[close[0]] if close else None
 
 
 def _display(*, runs: bool, json: bool, tail: str) -> Display:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,6 +27,7 @@ DEFAULT_URL: Final = f"sqlite:///{FOLDER}/aaa.db"
 #: How long opening may take until the store counts as one that cannot be reached.
 OPEN_TIMEOUT_S: Final = 3.0
 CLOSE_TIMEOUT_S: Final = 1.0
+_PASSWORDS: Final = re.compile(r"([?&][a-z_]*password=)[^&]*", re.IGNORECASE)
 
 
 def url_of(given: str | None) -> str:
@@ -92,15 +94,27 @@ async def bounded_close(store: EventStore) -> None:
 def tail(given: str | None) -> str:
     """What a command that is shown must end with to reach the same store.
 
-    Nothing if that store is found anyway, or if the URL may hold a password.
+    Nothing if that store is found anyway. A password is not shown, and then the command says that
+    it is not whole; it never reaches another store.
     """
-    if given is None or given == os.environ.get("AAA_STORE") or "@" in given:
+    if given is None or given == os.environ.get("AAA_STORE"):
         return ""
-    return f" --store {shlex.quote(given)}"
+    hidden = masked(given)
+    return f" --store {shlex.quote(hidden)}" + ("" if hidden == given else "  (your --store)")
+
+
+def masked(url: str) -> str:
+    """The URL with ``***`` for each password in it."""
+    head, at, rest = url.rpartition("@")
+    start, slashes, who = head.partition("://")
+    user, colon, _ = who.partition(":")
+    url = f"{start}{slashes}{user}{colon}***{at}{rest}" if at and colon else url
+    return _PASSWORDS.sub(r"\1***", url)
 
 
 def shown(url: str) -> str:
     """The URL without user and password."""
+    url = _PASSWORDS.sub(r"\1***", url)
     parts = urlsplit(url)
     if "@" not in parts.netloc:
         return url

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from aaa import events as ev
 from aaa.cli.lines import moment
+from aaa.cli.scope import RUN, split
 from aaa.cli.text import as_json, clean, one, seconds, short
 from aaa.cli.words import STYLES, line_of, result_text
 from aaa.client import CallView
@@ -140,7 +141,7 @@ def print_run(
     for view in unknown:
         print_unknown(console, view, tail)
     if info.status == "open" and not pending:
-        console.print(Text(_needs(info, events), style=STYLES["ask"]))
+        console.print(Text(_needs(info, events, tail), style=STYLES["ask"]), soft_wrap=True)
 
 
 def print_result(console: Console, ending: Event) -> None:
@@ -200,21 +201,25 @@ def _print_call(console: Console, head: Text, view: CallView, *commands: str) ->
         console.print(Text(f"  {command}", style="cyan"), soft_wrap=True)
 
 
-def _needs(info: RunInfo, events: Sequence[Event]) -> str:
+def _needs(info: RunInfo, events: Sequence[Event], tail: str) -> str:
     """What it takes for an open run to go on (L11)."""
     if info.parked:
         why = next((e.data for e in reversed(events) if e.type == ev.RUN_PARKED), {})
         return (
             f"Its algorithm failed three times ({short(why.get('message', ''), 300)}). "
-            f"Mend the code, then: aaa resume {info.run_id}"
+            f"Mend the code, then: aaa resume {info.run_id}{tail}"
         )
     if info.suspended:
-        return f"Nothing new starts until: aaa resume {info.run_id}"
+        return f"Nothing new starts until: aaa resume {info.run_id}{tail}"
     scope, algorithm, tools = ([*info.app.split("/"), "", ""])[:3]
-    begun = f"'aaa run' with the manifest of {scope.removeprefix('run.')}"
-    worker = f"'aaa worker --scope {scope}'" if scope != "local" else "'aaa worker'"
-    who = f"{begun} or {worker}" if scope.startswith("run.") else worker
-    return (
-        f"It goes on wherever {who} serves it, with the algorithm and tools that it began with: "
-        f"{algorithm}, tools {tools}."
-    )
+    name, policies = split(scope)
+    worker = "aaa worker --app MODULE:ATTRIBUTE"
+    worker += f" --scope {name}" if name != "local" else ""
+    worker += " --policy FILE" if policies else ""
+    commands = [f"{worker}{tail}"]
+    if name.startswith(RUN):
+        commands.insert(0, f"aaa run FILE.yaml{tail}")
+    under = ", and the policies" if policies else ""
+    code = f"{algorithm}, tools {tools}" + (f", policies {policies[1:]}" if policies else "")
+    told = f"It goes on with the algorithm and the tools{under} that it began with ({code}):"
+    return "\n  ".join([told, *commands])

@@ -53,7 +53,8 @@ def worker(
         typer.Option(
             "--policy",
             metavar="FILE",
-            help="ToolPolicies that bind every run of this worker, whatever they select; repeatable.",
+            help="ToolPolicies that bind every run of this worker, whatever they select; repeatable.  "
+            "A run of 'aaa run' needs those that it was begun with.",
             show_default=False,
         ),
     ] = None,
@@ -116,7 +117,8 @@ async def _serve(
     import asyncio
 
     from aaa.app import load_app
-    from aaa.cli.explain import policies_in
+    from aaa.cli import unmatched
+    from aaa.cli.scope import served
     from aaa.cli.signals import Interrupts, blocked, leave
     from aaa.cli.stores import bounded_open, make, shown, url_of
     from aaa.runtime import Engine
@@ -124,8 +126,10 @@ async def _serve(
 
     configure_from_environment(worker=worker)
     url = url_of(store_url)
-    rules = [policy.rules() for policy in policies_in(policy_files)]
+    scope, rules = served(scope, policy_files)
     app = load_app(app_name, folder=Path.cwd())
+    for sentence in unmatched.warnings(rules, app, name=app_name):
+        log.warning("%s", sentence)
     engine = Engine(
         make(url),
         worker=worker,

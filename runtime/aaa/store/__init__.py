@@ -37,6 +37,8 @@ _SCHEMES = {
     "redis+sentinel": "RedisEventStore",
     "rediss+sentinel": "RedisEventStore",
 }
+# Driver → the extra that brings it.
+_EXTRAS = {"redis": "redis", "psycopg": "postgres"}
 
 __all__ = [
     "EventStore",
@@ -57,12 +59,23 @@ def __getattr__(name: str) -> Any:
 
 
 def open_store(url: str) -> EventStore:
-    """The store that a URL names, not yet opened. Raises :class:`ConfigError` for a bad URL."""
+    """The store that a URL names, not yet opened.
+
+    Raises :class:`ConfigError` for a bad URL, and for one whose driver is not installed.
+    """
     scheme = url.split(":", 1)[0].lower()
     if ":" not in url or scheme not in _SCHEMES:
         known = ", ".join(f"{name}:" for name in _SCHEMES)
         raise ConfigError(f"store URL {_shown(url)!r} does not begin with one of {known}")
-    backend = __getattr__(_SCHEMES[scheme])
+    try:
+        backend = __getattr__(_SCHEMES[scheme])
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise ConfigError(
+            f"{scheme}:// needs the extra {extra!r}: pip install 'aaa[{extra}]'"
+        ) from error
     if scheme == "memory":
         return backend()  # type: ignore[no-any-return]
     return backend.from_url(url)  # type: ignore[no-any-return]

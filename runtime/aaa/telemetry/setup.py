@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+
+from aaa.telemetry import names
+from aaa.telemetry.logs import tell
+
+log = logging.getLogger("aaa.telemetry")
 
 ENDPOINTS: Final = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -33,7 +39,11 @@ def configure_from_environment(
     """
     if not any(os.environ.get(name) for name in ENDPOINTS):
         return False
-    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not _installed():
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    if not _installed():
+        message = "OTEL_… asks for telemetry, which needs the extra 'otel': pip install 'aaa[otel]'"
+        tell(log, names.LOG_TELEMETRY_BROKE, message)
         return False
     from opentelemetry import metrics, trace
 

@@ -200,7 +200,7 @@ def test_a_run_that_begins_suspended_keeps_its_deadline(desk: Desk) -> None:
     deadline = "  activeDeadlineSeconds: 1\n"
     desk.manifest("hang", more=f"  desiredState: Suspended\n{deadline}")
     assert desk.aaa("run", "dig.yaml").code == 4
-    desk.manifest("hang", more=deadline)
+    desk.manifest("hang", more=f"  desiredState: Running\n{deadline}")
     done = desk.aaa("run", "dig.yaml", "--json")
     assert done.lines() == [{"run_id": "dig", "status": "cancelled"}]
 

@@ -76,10 +76,20 @@ def test_the_origin_of_each_setting_is_shown_and_a_misspelt_tool_named(desk: Des
     assert rows["requires_approval"] == ["no", "policy", "digging", "entry", "'blast'"]
     assert rows["max_attempts"] == ["2", "policy", "digging", "defaults"]
     assert rows["timeout_s"] == ["none", "built-in"]
+    assert "0.333333 (lease_ttl_s / 3)" in told.out
+    assert rows["idempotency_key"] == ["<run", "id>/<call", "id>", "built-in"]
     assert "policy digging: no tool matches blasst" in told.out
     assert "blasst" in desk.aaa("run", file).err
     (machine,) = desk.aaa("policy", "explain", file, "--json").lines()
     assert machine["tools"]["blast"]["origins"]["max_attempts"] == "policy digging defaults"
+
+
+def test_what_nobody_has_said_comes_from_no_handler(desk: Desk) -> None:
+    agent = desk.folder / "shop_agent.py"
+    agent.write_text(agent.read_text().replace("registry, guard=guard,", "registry,"))
+    told = desk.aaa("policy", "explain", desk.manifest("look"), "--tool", "look")
+    assert "handler" not in told.out, told
+    assert "built-in" in told.out
 
 
 def test_a_deleted_run_is_gone_and_its_id_stays_taken(desk: Desk) -> None:

@@ -49,9 +49,8 @@ async def _runs(store: str | None, status: str | None, limit: int, json: bool) -
     from rich.text import Text
 
     from aaa.cli import screen
-    from aaa.cli.lines import moment
     from aaa.cli.stores import looking
-    from aaa.cli.text import seconds
+    from aaa.cli.text import moment, seconds
     from aaa.cli.timeline import status_of, tone_of
     from aaa.cli.words import STYLES
 
@@ -138,7 +137,9 @@ async def _events(run: str, store: str | None, *, json: bool, follow: bool, afte
     from aaa.cli import screen
     from aaa.cli.lines import event_line
     from aaa.cli.stores import looking
+    from aaa.cli.words import Names
 
+    names = Names()
     async with looking(store) as client:
         ended = False
         while True:
@@ -147,7 +148,7 @@ async def _events(run: str, store: str | None, *, json: bool, follow: bool, afte
                 if json:
                     screen.say_json(event.to_json())
                 else:
-                    screen.out().print(event_line(event), soft_wrap=True)
+                    screen.out().print(event_line(event, names), soft_wrap=True)
             if not follow or ended or (await client.info(run)).status != "open":
                 return 0
             await asyncio.sleep(FOLLOW_POLL_S)

@@ -10,10 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from aaa import events as ev
-from aaa.cli.lines import moment
 from aaa.cli.scope import RUN, split
-from aaa.cli.text import as_json, clean, one, seconds, short
-from aaa.cli.words import STYLES, line_of, result_text
+from aaa.cli.text import as_json, clean, moment, one, seconds, short
+from aaa.cli.words import STYLES, Names, line_of, result_text
 from aaa.client import CallView
 from aaa.events import Event
 from aaa.runtime.outcome import outcome_of
@@ -76,9 +75,9 @@ def timeline(events: Sequence[Event], *, wide: bool = True) -> Table:
     table.add_column("what happened", overflow="fold")
     workers = _workers(events)
     began = events[0].time if events else 0
-    times = _starts(events)
+    times, names = _starts(events), Names()
     for event in events:
-        line = line_of(event)
+        line = line_of(event, names)
         data = event.data
         told = Text(line.words, style=STYLES[line.tone])
         if event.type == ev.TOOL_STARTED and not wide:

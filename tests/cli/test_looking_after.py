@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -141,3 +142,26 @@ def test_commands_to_type_name_the_store_unless_it_is_found_anyway(
 )
 def test_commands_to_type_keep_the_store_and_hide_its_password(given: str, shown: str) -> None:
     assert tail(given) == f" --store {shown}"
+
+
+@pytest.mark.parametrize(
+    ("lasts", "words", "status"),
+    [
+        ("0.001s", "expired; it is asked for again", "approval expired"),
+        ("1h", "waits for a worker", "approved"),
+    ],
+)
+def test_an_approval_that_nobody_has_used_is_shown(
+    desk: Desk, lasts: str, words: str, status: str
+) -> None:
+    file = desk.manifest("blast")
+    assert desk.aaa("run", file).code == 4
+    assert desk.aaa("approve", "dig", "c3-0", "--by", "ann", "--for", lasts).code == 0
+    for done in (desk.aaa("pending"), desk.aaa("show", "dig")):
+        assert re.search(
+            rf"call c3-0 of dig is approved by ann until .*{words}", done.out + done.err
+        )
+    assert status in desk.aaa("runs").out
+    again = desk.aaa("run", file)
+    assert again.code == (4 if lasts != "1h" else 0), again
+    assert "approved by ann until" not in desk.aaa("pending").err

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from aaa import events as ev
+from aaa.cli.approved import unbegun
 from aaa.cli.scope import RUN, split
 from aaa.cli.text import as_json, clean, moment, one, seconds, short
 from aaa.cli.words import STYLES, Names, line_of, result_text
@@ -139,6 +140,8 @@ def print_run(
         print_pending(console, view, tail)
     for view in unknown:
         print_unknown(console, view, tail)
+    for call in unbegun(events) if info.status == "open" else ():
+        console.print(Text(str(call), style=STYLES["ask"]), soft_wrap=True)
     if info.status == "open" and not pending:
         console.print(Text(_needs(info, events, tail), style=STYLES["ask"]), soft_wrap=True)
 

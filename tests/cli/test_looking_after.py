@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -76,10 +77,20 @@ def test_the_origin_of_each_setting_is_shown_and_a_misspelt_tool_named(desk: Des
     assert rows["requires_approval"] == ["no", "policy", "digging", "entry", "'blast'"]
     assert rows["max_attempts"] == ["2", "policy", "digging", "defaults"]
     assert rows["timeout_s"] == ["none", "built-in"]
+    assert "0.333333 (lease_ttl_s / 3)" in told.out
+    assert rows["idempotency_key"] == ["<run", "id>/<call", "id>", "built-in"]
     assert "policy digging: no tool matches blasst" in told.out
     assert "blasst" in desk.aaa("run", file).err
     (machine,) = desk.aaa("policy", "explain", file, "--json").lines()
     assert machine["tools"]["blast"]["origins"]["max_attempts"] == "policy digging defaults"
+
+
+def test_what_nobody_has_said_comes_from_no_handler(desk: Desk) -> None:
+    agent = desk.folder / "shop_agent.py"
+    agent.write_text(agent.read_text().replace("registry, guard=guard,", "registry,"))
+    told = desk.aaa("policy", "explain", desk.manifest("look"), "--tool", "look")
+    assert "handler" not in told.out, told
+    assert "built-in" in told.out
 
 
 def test_a_deleted_run_is_gone_and_its_id_stays_taken(desk: Desk) -> None:
@@ -131,3 +142,26 @@ def test_commands_to_type_name_the_store_unless_it_is_found_anyway(
 )
 def test_commands_to_type_keep_the_store_and_hide_its_password(given: str, shown: str) -> None:
     assert tail(given) == f" --store {shown}"
+
+
+@pytest.mark.parametrize(
+    ("lasts", "words", "status"),
+    [
+        ("0.001s", "expired; it is asked for again", "approval expired"),
+        ("1h", "waits for a worker", "approved"),
+    ],
+)
+def test_an_approval_that_nobody_has_used_is_shown(
+    desk: Desk, lasts: str, words: str, status: str
+) -> None:
+    file = desk.manifest("blast")
+    assert desk.aaa("run", file).code == 4
+    assert desk.aaa("approve", "dig", "c3-0", "--by", "ann", "--for", lasts).code == 0
+    for done in (desk.aaa("pending"), desk.aaa("show", "dig")):
+        assert re.search(
+            rf"call c3-0 of dig is approved by ann until .*{words}", done.out + done.err
+        )
+    assert status in desk.aaa("runs").out
+    again = desk.aaa("run", file)
+    assert again.code == (4 if lasts != "1h" else 0), again
+    assert "approved by ann until" not in desk.aaa("pending").err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -77,6 +78,8 @@ def test_a_run_that_waits_for_approval_exits_with_4_and_says_what_to_type(desk: 
     )
     assert desk.effects() == []
     assert desk.aaa(*command.split()[1:], "--by", "ann").code == 0
+    (line,) = [each for each in desk.aaa("show", "dig").out.splitlines() if "by ann" in each]
+    assert re.search(r"blast c3-0 .*approved by ann +until \d{4}-\d\d-\d\d \d\d:", line)
     assert desk.aaa("run", file).code == 0
     assert desk.effects() == ["blast"]
     approved = [e for e in desk.aaa("events", "dig", "--json").lines() if e["type"].endswith("ved")]
@@ -102,6 +105,7 @@ def test_a_rejection_reaches_the_model(desk: Desk) -> None:
     file = desk.manifest("blast")
     assert desk.aaa("run", file).code == 4
     assert desk.aaa("reject", "dig", "c3-0", "--reason", "too loud", "--by", "ann").code == 0
+    assert "blast c3-0          rejected by ann  too loud\n" in desk.aaa("events", "dig").out
     done = desk.aaa("run", file)
     assert done.code == 0
     assert "ann rejected it. Reason: too loud" in done.out.splitlines()[-1]
@@ -117,7 +121,10 @@ def test_an_unknown_outcome_is_resolved_by_a_person(desk: Desk) -> None:
     assert waiting.code == 4, waiting
     assert "aaa resolve dig c3-0 --not-done\n" in waiting.out
     assert [view["reason"] for view in desk.aaa("unknown", "--json").lines()] == ["OutcomeUnknown"]
-    assert desk.aaa("resolve", "dig", "c3-0", "--done", '"it was"', "--by", "ann").code == 0
+    resolve = ("resolve", "dig", "c3-0", "--done", '"it was"', "--by", "ann", "--reason", "I saw")
+    assert desk.aaa(*resolve).code == 0
+    told = " ".join(desk.aaa("show", "dig").out.split())
+    assert "once c3-0 resolved by ann it was done: I saw" in told
     done = desk.aaa("run", file)
     assert done.code == 0, done
     assert desk.effects() == ["once"]

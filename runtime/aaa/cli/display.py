@@ -12,6 +12,7 @@ from aaa.cli import screen
 from aaa.cli.lines import event_line
 from aaa.cli.text import clean, short
 from aaa.cli.timeline import print_pending, print_unknown
+from aaa.cli.words import Names
 from aaa.client import CallView
 from aaa.events import Event
 
@@ -38,10 +39,10 @@ class Lines:
     """One line an event; ``runs`` names the run in each. ``tail`` ends commands to type."""
 
     def __init__(self, *, runs: bool, tail: str) -> None:
-        self._runs, self._tail = runs, tail
+        self._runs, self._tail, self._names = runs, tail, Names()
 
     def event(self, event: Event) -> None:
-        screen.out().print(event_line(event, run=self._runs), soft_wrap=True)
+        screen.out().print(event_line(event, self._names, run=self._runs), soft_wrap=True)
 
     def progress(self, run_id: str, call_id: str, message: str, share: float | None) -> None:
         told = f" {share:.0%}" if share is not None else ""

@@ -174,13 +174,26 @@ def _print(
         table.add_column(overflow="fold")
         table.add_column(overflow="fold", style="dim")
         for field, value in each.to_json().items():
-            table.add_row(f"  {field}", _value(value), Text(each.origins.get(field, "")))
+            table.add_row(
+                f"  {field}",
+                _value(_derived(field, each) or value),
+                Text(each.origins.get(field, "")),
+            )
         screen.say(f"\n{name}", style="bold")
         screen.out().print(table)
         for remark in each.notes:
             screen.say(f"  note: {remark}", style="yellow")
     for policy, entries in unmatched.items():
         screen.say(f"\nwarning: policy {policy}: no tool matches {', '.join(entries)}", style="red")
+
+
+def _derived(field: str, settings: ToolSettings) -> str | None:
+    """What holds where nobody has set a value."""
+    if field == "heartbeat_s" and settings.guard.heartbeat_s is None:
+        return f"{settings.guard.renew_every_s:g} (lease_ttl_s / 3)"
+    if field == "idempotency_key" and settings.to_json()[field] is None:
+        return "<run id>/<call id>"
+    return None
 
 
 def _value(value: object) -> str:

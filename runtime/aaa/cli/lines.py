@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from aaa.cli.words import STYLES, line_of
+from aaa.cli.words import STYLES, Names, line_of
 from aaa.events import Event
 
 SUBJECT_WIDTH = 18
@@ -17,14 +17,9 @@ def clock_time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, tz=UTC).astimezone().strftime("%H:%M:%S")
 
 
-def moment(ms: int) -> str:
-    """Local date and time."""
-    return datetime.fromtimestamp(ms / 1000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def event_line(event: Event, *, run: bool = False) -> Text:
+def event_line(event: Event, names: Names, *, run: bool = False) -> Text:
     """``03:24:57  refund c6-0         completed  {…}``; ``run`` names the run too."""
-    line = line_of(event)
+    line = line_of(event, names)
     text = Text(f"{clock_time(event.time)}  ")
     if run:
         text.append(f"{event.run_id}  ")

@@ -12,6 +12,7 @@ from aaa.cli.options import JsonOption, RunArgument, StoreOption
 from aaa.errors import ConfigError
 
 if TYPE_CHECKING:
+    from aaa.cli.approved import Approved
     from aaa.client import CallView, Client
     from aaa.store.port import RunInfo
 
@@ -49,14 +50,15 @@ async def _runs(store: str | None, status: str | None, limit: int, json: bool) -
     from rich.text import Text
 
     from aaa.cli import screen
-    from aaa.cli.lines import moment
+    from aaa.cli.approved import of_run
     from aaa.cli.stores import looking
-    from aaa.cli.text import seconds
+    from aaa.cli.text import moment, seconds
     from aaa.cli.timeline import status_of, tone_of
     from aaa.cli.words import STYLES
 
     async with looking(store) as client:
         found = await client.store.runs(status=status, limit=limit)
+        approved = {} if json else {i.run_id: await of_run(client.store, i) for i in found}
     if json:
         for info in found:
             screen.say_json(_info_json(info))
@@ -69,6 +71,8 @@ async def _runs(store: str | None, status: str | None, limit: int, json: bool) -
         table.add_column(heading, justify="right" if heading in ("took", "events") else "left")
     for info in found:
         words = status_of(info)
+        if words == "open" and approved[info.run_id]:
+            words = approved[info.run_id][0].status
         took = seconds(info.closed_ms - info.created_ms) if info.closed_ms is not None else ""
         table.add_row(
             Text(info.run_id, overflow="fold"),
@@ -138,7 +142,9 @@ async def _events(run: str, store: str | None, *, json: bool, follow: bool, afte
     from aaa.cli import screen
     from aaa.cli.lines import event_line
     from aaa.cli.stores import looking
+    from aaa.cli.words import Names
 
+    names = Names()
     async with looking(store) as client:
         ended = False
         while True:
@@ -147,7 +153,7 @@ async def _events(run: str, store: str | None, *, json: bool, follow: bool, afte
                 if json:
                     screen.say_json(event.to_json())
                 else:
-                    screen.out().print(event_line(event), soft_wrap=True)
+                    screen.out().print(event_line(event, names), soft_wrap=True)
             if not follow or ended or (await client.info(run)).status != "open":
                 return 0
             await asyncio.sleep(FOLLOW_POLL_S)
@@ -180,6 +186,7 @@ async def _views(which: str, store: str | None, json: bool) -> int:
 
     async with looking(store) as client:
         found = await _found(client, which)
+        approved = await _approved(client) if which == "pending" and not json else []
     for number, view in enumerate(found):
         if json:
             screen.say_json(view_json(view))
@@ -187,9 +194,18 @@ async def _views(which: str, store: str | None, json: bool) -> int:
         if number:
             screen.say("")
         (print_pending if which == "pending" else print_unknown)(screen.out(), view, tail(store))
-    if not found and not json:
+    for call in approved:
+        screen.note(str(call))
+    if not found and not approved and not json:
         screen.note("nothing waits for approval" if which == "pending" else "nothing is unknown")
     return 0
+
+
+async def _approved(client: Client) -> list[Approved]:
+    from aaa.cli.approved import of_run
+
+    infos = await client.store.runs(status="open")
+    return [call for info in infos for call in await of_run(client.store, info)]
 
 
 async def _found(client: Client, which: str) -> Sequence[CallView]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any, Final
 
 _SEQUENCES: Final = re.compile(
@@ -42,6 +43,11 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
 def one(count: int, noun: str) -> str:
     """``1 run``, ``2 runs``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def moment(ms: float) -> str:
+    """Local date and time."""
+    return datetime.fromtimestamp(ms / 1000, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def seconds(ms: float) -> str:

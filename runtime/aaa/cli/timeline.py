@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from aaa import events as ev
-from aaa.cli.lines import moment
+from aaa.cli.approved import unbegun
 from aaa.cli.scope import RUN, split
-from aaa.cli.text import as_json, clean, one, seconds, short
-from aaa.cli.words import STYLES, line_of, result_text
+from aaa.cli.text import as_json, clean, moment, one, seconds, short
+from aaa.cli.words import STYLES, Names, line_of, result_text
 from aaa.client import CallView
 from aaa.events import Event
 from aaa.runtime.outcome import outcome_of
@@ -76,9 +76,9 @@ def timeline(events: Sequence[Event], *, wide: bool = True) -> Table:
     table.add_column("what happened", overflow="fold")
     workers = _workers(events)
     began = events[0].time if events else 0
-    times = _starts(events)
+    times, names = _starts(events), Names()
     for event in events:
-        line = line_of(event)
+        line = line_of(event, names)
         data = event.data
         told = Text(line.words, style=STYLES[line.tone])
         if event.type == ev.TOOL_STARTED and not wide:
@@ -140,6 +140,8 @@ def print_run(
         print_pending(console, view, tail)
     for view in unknown:
         print_unknown(console, view, tail)
+    for call in unbegun(events) if info.status == "open" else ():
+        console.print(Text(str(call), style=STYLES["ask"]), soft_wrap=True)
     if info.status == "open" and not pending:
         console.print(Text(_needs(info, events, tail), style=STYLES["ask"]), soft_wrap=True)
 

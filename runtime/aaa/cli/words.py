@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aaa import events as ev
-from aaa.cli.text import one, short
+from aaa.cli.text import moment, one, short
 from aaa.events import Event
 
 #: Styles by the tone of a line.
@@ -24,9 +24,30 @@ class Line:
     tone: str = ""
 
 
-def line_of(event: Event) -> Line:
-    """The event in words. Every text of others in it is cleaned and short."""
+class Names:
+    """The tool of each request, learnt from the events that are shown one after the other."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def of(self, event: Event) -> str | None:
+        """The tool that an event is about, as far as its request has been seen."""
+        if event.type == ev.TOOL_REQUESTED:
+            self._names[event.id] = event.data["name"]
+        return self._names.get(event.parent or "")
+
+
+def line_of(event: Event, names: Names | None = None) -> Line:
+    """The event in words. Every text of others in it is cleaned and short.
+
+    ``names`` tells the tool where the event itself does not, as in what a person has said.
+    """
     data = event.data
+    name = names.of(event) if names is not None else None
+    if name is not None and "call_id" in data and "name" not in data:
+        data = {**data, "name": name}
+    if event.type == ev.APPROVED and "for_s" in data:
+        data = {**data, "until": f"until {moment(event.time + data['for_s'] * 1000)}"}
     maker = _WORDS.get(event.type)
     if maker is None:
         return Line("algorithm", short(event.type, 60), short(data), "quiet")
@@ -110,6 +131,8 @@ def _stale(data: dict[str, Any]) -> Line:
 def _resolved(data: dict[str, Any]) -> Line:
     word = {"done": "it was done", "not_done": "it was not done", "retry": "run it again"}
     said = word.get(data["outcome"], short(data["outcome"]))
+    if data.get("reason"):
+        said += f": {short(data['reason'])}"
     return Line(subject_of(data), f"resolved by {short(data['by'], 60)}", said, "ask")
 
 
@@ -151,7 +174,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], Line]] = {
     ev.TOOL_STALE_RESULT: _stale,
     ev.TOOL_RESOLVED: _resolved,
     ev.APPROVAL_REQUESTED: _tool("waits for approval", "ask", "reason"),
-    ev.APPROVED: _by("approved", "good"),
+    ev.APPROVED: _by("approved", "good", "until"),
     ev.REJECTED: _by("rejected", "bad", "reason"),
     ev.TIMER_SET: lambda data: Line(
         "timer", f"{short(data['name'], 60)} set", f"in {data['after_ms'] / 1000:g} s", "quiet"

@@ -52,6 +52,7 @@ class ToolHandler:
             raise ConfigError(f"ToolHandler: guard must be a GuardConfig, not {guard!r:.80}")
         self.registry = registry
         self.guard = guard or GuardConfig()
+        self._said = guard  # what nobody has said comes from nobody: its origin is "built-in"
         self.policies = tuple(policies)
         self.result_limit_bytes = result_limit_bytes
         self.cancel_grace_s = cancel_grace_s
@@ -108,7 +109,7 @@ class ToolHandler:
             own["idempotency_key"] = KEY_FROM_CODE
         return compile_settings(
             tool.name,
-            handler=self.guard,
+            handler=self._said,
             decorator=own,
             policies=self.policies,
             has_verify=tool.verify is not None,

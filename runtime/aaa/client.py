@@ -15,8 +15,11 @@ from aaa.algos import CallState, RunState
 from aaa.clock import SYSTEM_CLOCK, Clock
 from aaa.errors import CallNotFound, DecisionRefused, RunDeleted, RunNotFound, StoreUnavailable
 from aaa.events import Event
-from aaa.store import port
-from aaa.store.port import Append, Entry, EventStore, Flag, Refused, RunInfo, Why
+from aaa.overview import Overview
+from aaa.runtime.outcome import Run
+from aaa.runtime.submission import app_parts, creation, submitted
+from aaa.store import open_store, port
+from aaa.store.port import Append, Entry, EventStore, Flag, Refused, RunInfo, StoreInfo, Why
 
 #: How long an approval holds until the call is claimed, unless said otherwise.
 APPROVAL_FOR_S: Final = 86_400.0
@@ -97,6 +100,51 @@ class Client:
                 if call.result is not None
             ]
         return sorted(found, key=lambda view: view.since_ms)
+
+    async def overview(self, run_id: str, *, known: Overview | None = None) -> Overview | None:
+        """How far the run is; ``None`` if it is not in the store, or was deleted.
+
+        ``known``, from an earlier look, is brought up to date and returned: only what was appended
+        since is read, and nothing at all if nothing was.
+        """
+        info = await self.store.run(run_id)
+        if info is None or info.deleted:
+            return None
+        known = known or Overview(run_id)
+        if known.seq > info.head.seq:  # the store went back in time: begin again
+            known = Overview(run_id)
+        if known.seq < info.head.seq:
+            for event in await self.store.read(run_id, after=known.seq):
+                known.fold(event)
+        known.index(info)
+        return known
+
+    # ---------------------------------------------------------------------- submitting
+
+    async def submit(
+        self,
+        app: str,
+        input: Any,  # noqa: A002 - as Engine.submit calls it
+        *,
+        run_id: str,
+        deadline_s: float | None = None,
+    ) -> Run:
+        """Begin a run of an app that workers serve under this full name, without loading it.
+
+        The name is what :meth:`aaa.app.App.attach` returns and what a run's ``app`` says. The same
+        run id with the same input is the same run. Raises :class:`ConfigError` for a name or input
+        that is none, :class:`RunConflict` for other input, :class:`RunDeleted`.
+        """
+        _, algorithm, version, _ = app_parts(app)
+        create = creation(
+            ids.check_run_id(run_id),
+            app,
+            algorithm=algorithm,
+            version=version,
+            input=input,
+            deadline_s=deadline_s,
+        )
+        return submitted(run_id, await self._commit(run_id, create))
 
     # ------------------------------------------------------------------------ deciding
 
@@ -248,6 +296,13 @@ class Client:
                     raise
                 await self._clock.sleep(min(1.0, 0.1 * 2**tried))
         raise AssertionError("unreachable")
+
+
+async def open_client(url: str) -> tuple[Client, StoreInfo]:
+    """A client of the store at ``url``, opened; its ``store`` is the caller's to close."""
+    store = open_store(url)
+    info = await store.open()
+    return Client(store), info
 
 
 _WORDS: Final = {

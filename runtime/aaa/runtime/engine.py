@@ -26,7 +26,6 @@ from aaa.errors import (
     AAAError,
     ConfigError,
     CorruptHistory,
-    RunConflict,
     RunDeleted,
     RunNotFound,
     StoreUnavailable,
@@ -42,6 +41,7 @@ from aaa.runtime.executor import Executor, Progress
 from aaa.runtime.observe import Observer
 from aaa.runtime.outcome import Outcome, Run, outcome_of
 from aaa.runtime.owner import Owner
+from aaa.runtime.submission import creation, submitted
 from aaa.store import open_store, port
 from aaa.store.port import Append, Beat, Claimed, EventStore, Offer, StoreInfo, Why
 from aaa.telemetry import Telemetry, names, tell
@@ -273,7 +273,7 @@ class Engine:
         create = new_run(run_id, app, algorithm, input, deadline_s=deadline_s)
         with self._observer.submitting(run_id, algorithm):
             verdict = await self._create(create)
-        return _submitted(run_id, verdict)
+        return submitted(run_id, verdict)
 
     async def _create(self, create: port.Create) -> port.Verdict:
         app, partition = create.app, partition_of(create.run_id, self.store.partitions)
@@ -613,39 +613,15 @@ def new_run(
     *,
     deadline_s: float | None = None,
 ) -> port.Create:
-    """The operation that begins a run, with everything that it is pinned to (L11)."""
-    try:
-        digest = ids.digest_of(ids.canonical(input))
-    except ValueError as error:
-        raise ConfigError(f"the input of run {run_id} is {error}") from None
-    data = {
-        "algorithm": algorithm.name,
-        "app": app,
-        "input": input,
-        "version": algorithm.version,
-    }
-    root = ev.run_requested(run_id, data)
-    entries = [port.Entry(root)]
-    if deadline_s is not None:
-        timer = root.caused(
-            ev.TIMER_SET, {"after_ms": round(deadline_s * 1000), "name": "aaa.deadline"}
-        )
-        effect = port.StartTimer(ids.json_text("aaa.deadline"), round(deadline_s * 1000))
-        entries.append(port.Entry(timer, effect))
-    return port.Create(run_id=run_id, app=app, digest=digest, entries=tuple(entries))
-
-
-def _submitted(run_id: str, verdict: port.Verdict) -> Run:
-    match verdict:
-        case port.Appended():
-            return Run(run_id, dup=verdict.dups[0])
-        case port.Refused(why=Why.DELETED):
-            raise RunDeleted(f"run {run_id} was deleted; submit it under another run id")
-        case port.Refused(why=Why.EXISTS):
-            raise RunConflict(
-                f"run {run_id} exists with other input; use the same input or another run id"
-            )
-    raise AssertionError(f"unexpected verdict {verdict!r}")
+    """The operation that begins a run of ``algorithm``."""
+    return creation(
+        run_id,
+        app,
+        algorithm=algorithm.name,
+        version=algorithm.version,
+        input=input,
+        deadline_s=deadline_s,
+    )
 
 
 def _store(store: EventStore | str | None) -> EventStore:

@@ -18,6 +18,7 @@ from aaa.events import Event
 from aaa.overview import Overview
 from aaa.runtime.outcome import Run
 from aaa.runtime.submission import app_parts, creation, submitted
+from aaa.runtime.submission import input_digest as input_digest
 from aaa.store import open_store, port
 from aaa.store.port import Append, Entry, EventStore, Flag, Refused, RunInfo, StoreInfo, Why
 

@@ -59,8 +59,8 @@ def bind(
                 broken.append(policy)
         elif policy.manifest.spec.selector.matches(run.meta.labels) or policy.meta.name in bound:
             bound[policy.meta.name] = policy.rules
-    layers = PolicyLayers(policies=list(bound.values()))
-    problem = _broken(broken) or _missing(run, policies, bound) or conflict(layers)
+    layers, contradiction = _JUDGED.of(bound)
+    problem = _broken(broken) or _missing(run, policies, bound) or contradiction
     return Binding(layers=layers, problem=problem)
 
 
@@ -112,6 +112,27 @@ def layers_in(config: Raw | None, hash_: str | None) -> PolicyLayers | None:
 
 
 # ------------------------------------------------------------------------------------- inside
+
+
+class _Judged:
+    """Sets of policies that were judged lately: thousands of runs are bound by the same few."""
+
+    def __init__(self, *, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[tuple[str, ...], tuple[PolicyLayers, Problem | None]] = {}
+
+    def of(self, bound: Mapping[str, ToolPolicyRules]) -> tuple[PolicyLayers, Problem | None]:
+        """The layers, with one hash computed once, and what they say against each other."""
+        key = tuple(sorted(rules.digest for rules in bound.values()))
+        if key not in self._known:
+            if len(self._known) >= self._limit:
+                self._known.clear()
+            layers = PolicyLayers(policies=list(bound.values()))
+            self._known[key] = (layers, conflict(layers))
+        return self._known[key]
+
+
+_JUDGED: Final = _Judged(limit=1_024)
 
 
 def _may_select(policy: PolicySeen, labels: Mapping[str, str]) -> bool:

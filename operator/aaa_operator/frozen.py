@@ -121,13 +121,14 @@ def judge(memory: Memory, look: Look, *, ttl_ms: int) -> tuple[Memory, Verdict]:
             since_ms=look.now_ms,
             canary_since_ms=look.now_ms if look.canary_renewed else None,
             last_ms=look.now_ms,
+            leases=_seen(_broken_off(memory).leases, look),
         )
-        return replace(fresh, leases=_seen(fresh.leases, look)), Verdict(
-            holds={"": "the store's server has changed or restarted"}
-        )
-    canary = (memory.canary_since_ms or look.now_ms) if look.canary_renewed else None
-    if memory.canary_since_ms is None and look.canary_renewed:
-        canary = look.now_ms
+        return fresh, Verdict(holds={"": "the store's server has changed or restarted"})
+    canary: int | None = (
+        memory.canary_since_ms if memory.canary_since_ms is not None else look.now_ms
+    )
+    if not look.canary_renewed:
+        canary = None
     memory = replace(
         memory,
         canary_since_ms=canary,

@@ -67,6 +67,8 @@ def run_status(run: RunSeen, facts: Facts, *, now_ms: int) -> dict[str, Any]:
         status["pool"] = {"name": facts.pool, "hash": facts.pool.rpartition("-")[2]}
         if facts.image_ids:
             status["pool"]["imageIDs"] = list(facts.image_ids[:16])
+    elif "pool" in old:
+        status["pool"] = old["pool"]
     if facts.policy_hash is not None:
         names = ", ".join(facts.policy_names)[:1024]
         status["policy"] = {"name": names, "hash": facts.policy_hash}
@@ -109,8 +111,7 @@ def worth_writing(
     """Whether the difference deserves a write now."""
     if old == new:
         return False
-    counters = ("toolCalls",)
-    if _without(old, counters) != _without(new, counters):
+    if _without_riders(old) != _without_riders(new):
         return True
     return last_ms is None or now_ms - last_ms >= COUNTERS_EVERY_MS
 
@@ -118,8 +119,12 @@ def worth_writing(
 # ------------------------------------------------------------------------------------- inside
 
 
-def _without(status: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    return {key: value for key, value in status.items() if key not in keys}
+def _without_riders(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what alone deserves no write: counters, and what the pool's images turned out to be."""
+    found = {key: value for key, value in status.items() if key != "toolCalls"}
+    if "pool" in found:
+        found["pool"] = {key: value for key, value in found["pool"].items() if key != "imageIDs"}
+    return found
 
 
 def _progress(progress: Progress, *, began: str | None) -> dict[str, Any]:

@@ -114,8 +114,6 @@ def next_step(
         return Refuse(given)
     if input_digest(given) != run.status.get("inputDigest"):
         return Refuse(_input_changed())
-    if names.FINALIZER not in run.meta.finalizers:
-        return Hold()
     return _create(run, run.run_id, given, app=app, policy_in_force=policy_in_force)
 
 
@@ -212,11 +210,13 @@ def _create(
     *,
     app: str | None,
     policy_in_force: bool,
-) -> Create | Wait:
+) -> Create | Hold | Wait:
     if app is None:
         return Wait(_NO_APP)
     if not policy_in_force:
         return Wait(_NO_POLICY)
+    if names.FINALIZER not in run.meta.finalizers:
+        return Hold()
     seconds = run.manifest.spec.active_deadline_seconds if run.manifest else None
     deadline_s = None if seconds is None else float(seconds)
     return Create(run_id=run_id, app=app, input=given, deadline_s=deadline_s)

@@ -173,6 +173,8 @@ class StoreSeen:
     problem: Problem | None = None
     #: By run id; a run that was looked for and is not there is absent.
     runs: Mapping[str, Progress] = field(default_factory=dict)
+    #: Runs that were deleted from the store: their ids stay taken.
+    deleted: frozenset[str] = frozenset()
     #: Full names of apps that live workers serve, by pool.
     apps: Mapping[str, str] = field(default_factory=dict)
     #: Policy hashes that every live worker of the pool has read, by pool.

@@ -182,6 +182,14 @@ def _where_it_began(run: RunSeen, store: StoreSeen) -> Follow | Lost | None:
                 "create another AgentRun",
             )
         )
+    if run.run_id in store.deleted:
+        return Lost(
+            Problem(
+                "RunDeleted",
+                f"run {run.run_id} was deleted from the store, and its id stays taken; create "
+                "another AgentRun with another runKey",
+            )
+        )
     found = store.runs.get(run.run_id or "")
     if found is not None:
         recorded = run.status.get("inputDigest")

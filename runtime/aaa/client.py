@@ -103,14 +103,16 @@ class Client:
         return sorted(found, key=lambda view: view.since_ms)
 
     async def overview(self, run_id: str, *, known: Overview | None = None) -> Overview | None:
-        """How far the run is; ``None`` if it is not in the store, or was deleted.
+        """How far the run is; ``None`` if the store has never had it. Raises RunDeleted.
 
         ``known``, from an earlier look, is brought up to date and returned: only what was appended
         since is read, and nothing at all if nothing was.
         """
         info = await self.store.run(run_id)
-        if info is None or info.deleted:
+        if info is None:
             return None
+        if info.deleted:
+            raise RunDeleted(f"run {run_id} was deleted")
         known = known or Overview(run_id)
         if known.seq > info.head.seq:  # the store went back in time: begin again
             known = Overview(run_id)
@@ -119,6 +121,14 @@ class Client:
                 known.fold(event)
         known.index(info)
         return known
+
+    async def members(self) -> port.Members:
+        """The workers that live, by the store's clock."""
+        return await self.store.members()
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self.store.close()
 
     # ---------------------------------------------------------------------- submitting
 
@@ -300,7 +310,7 @@ class Client:
 
 
 async def open_client(url: str) -> tuple[Client, StoreInfo]:
-    """A client of the store at ``url``, opened; its ``store`` is the caller's to close."""
+    """A client of the store at ``url``, opened; to be closed by the caller."""
     store = open_store(url)
     info = await store.open()
     return Client(store), info

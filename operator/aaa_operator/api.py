@@ -32,6 +32,7 @@ RESOURCES: Final = {
     "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets"),
     "ConfigMap": ("api/v1", "configmaps"),
     "Secret": ("api/v1", "secrets"),
+    "ServiceAccount": ("api/v1", "serviceaccounts"),
     "Pod": ("api/v1", "pods"),
     "Event": ("api/v1", "events"),
     "Lease": ("apis/coordination.k8s.io/v1", "leases"),

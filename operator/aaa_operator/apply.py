@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from aaa.client import Client
 from aaa.errors import AAAError, DecisionRefused
-from aaa.telemetry import tell
 from aaa_operator import actions as act
 from aaa_operator import names
 from aaa_operator.api import Api, ApiFailure
@@ -70,8 +69,8 @@ class Applier:
                 self._failed(action, failure, report)
             except AAAError as error:
                 report.failures.append(f"{type(action).__name__}: {error}")
-        for failure in report.failures:
-            log.warning("%s", failure)
+        for said in report.failures:
+            log.warning("%s", said)
         return report
 
     def _failed(self, action: act.Action, failure: ApiFailure, report: Report) -> None:
@@ -116,8 +115,8 @@ class Applier:
                     resource_version=action.resource_version,
                 )
             case act.Annotate():
-                patch = {"metadata": {"annotations": dict(action.annotations)}}
-                await api.merge(action.kind, action.name, patch, namespace=namespace)
+                notes = {"metadata": {"annotations": dict(action.annotations)}}
+                await api.merge(action.kind, action.name, notes, namespace=namespace)
             case act.Scale():
                 patch = {"spec": {"replicas": action.replicas}}
                 await api.merge(
@@ -222,15 +221,14 @@ class Applier:
     async def _decide(self, client: Client, action: act.Decide) -> None:
         """Carry the decision to the store, where the first one wins; then say what became of it."""
         judged = await self._taken(client, action)
-        tell(
-            log,
-            "aaa.operator.decision",
-            "%s decided %s on call %s of run %s: %s",
+        log.info(
+            "%s decided %s on call %s of run %s: %s (%s)",
             action.by,
             action.decision,
             action.call_id,
             action.run_id,
             judged.reason,
+            action.why or "no reason given",
         )
         status = status_with(
             action.status, judged, now_ms=self._now_ms, generation=action.generation

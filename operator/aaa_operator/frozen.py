@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from aaa_operator.actions import DeletePod, Evict
 from aaa_operator.observe import PodSeen
 
 #: How far the clocks of a node and of the store may be apart.
@@ -35,6 +36,10 @@ SKEW_MS: Final = 2_000
 APART_MS: Final = 1_000
 #: Share of a pool's leases that may go together before it is blamed on the store.
 TOGETHER: Final = 0.2
+#: Seconds of grace for an evicted pod: its process does not listen anyway.
+GRACE_S: Final = 10
+#: How long an eviction may be refused until the pod is deleted.
+DEADLINE_MS: Final = 120_000
 #: A run whose pods froze so often within the window is quarantined.
 FREEZES: Final = 3
 FREEZE_WINDOW_MS: Final = 3_600_000
@@ -146,6 +151,35 @@ def forget(memory: Memory, worker: str) -> Memory:
     """The pod of this incarnation was evicted, or has gone."""
     left = {name: lease for name, lease in memory.leases.items() if name != worker}
     return replace(memory, leases=left)
+
+
+def evictions(
+    verdict: Verdict, asked_ms: Mapping[str, int], *, now_ms: int
+) -> list[Evict | DeletePod]:
+    """What to do about the frozen pods; ``asked_ms`` says since when each uid is to be evicted.
+
+    A budget may say no for a while; after :data:`DEADLINE_MS` the pod is deleted by its uid.
+    """
+    found: list[Evict | DeletePod] = []
+    for one in verdict.frozen:
+        meta = one.pod.meta
+        reason = f"worker {one.worker} holds no lease any more, and its pod still runs"
+        if now_ms - asked_ms.get(meta.uid, now_ms) >= DEADLINE_MS:
+            found.append(
+                DeletePod(pod=meta.name, uid=meta.uid, evidence=one.evidence(), reason=reason)
+            )
+        else:
+            found.append(
+                Evict(
+                    pod=meta.name,
+                    uid=meta.uid,
+                    resource_version=meta.resource_version,
+                    grace_s=GRACE_S,
+                    evidence=one.evidence(),
+                    reason=reason,
+                )
+            )
+    return found
 
 
 # ------------------------------------------------------------------------------------- inside

@@ -159,6 +159,8 @@ class Progress:
     message: str = ""
     waiting: tuple[CallSeen, ...] = ()
     unknown: tuple[CallSeen, ...] = ()
+    #: The workers that run its calls now.
+    holders: frozenset[str] = frozenset()
 
     @property
     def ended(self) -> bool:

@@ -6,6 +6,7 @@ owns the run's partition goes on from there. Every word of a person is recorded 
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -15,12 +16,15 @@ from aaa.algos import CallState, RunState
 from aaa.clock import SYSTEM_CLOCK, Clock
 from aaa.errors import CallNotFound, DecisionRefused, RunDeleted, RunNotFound, StoreUnavailable
 from aaa.events import Event
-from aaa.overview import Overview
+from aaa.overview import OpenCall as OpenCall  # noqa: PLC0414 - re-exported
+from aaa.overview import Overview as Overview  # noqa: PLC0414 - re-exported
 from aaa.runtime.outcome import Run
 from aaa.runtime.submission import app_parts, creation, submitted
-from aaa.runtime.submission import input_digest as input_digest
+from aaa.runtime.submission import input_digest as input_digest  # noqa: PLC0414 - re-exported
 from aaa.store import open_store, port
 from aaa.store.port import Append, Entry, EventStore, Flag, Refused, RunInfo, StoreInfo, Why
+from aaa.store.port import Member as Member  # noqa: PLC0414 - re-exported
+from aaa.store.port import Members as Members  # noqa: PLC0414 - re-exported
 
 #: How long an approval holds until the call is claimed, unless said otherwise.
 APPROVAL_FOR_S: Final = 86_400.0
@@ -52,6 +56,7 @@ class Client:
 
     def __init__(self, store: EventStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.store, self._clock = store, clock
+        self._renewer: port.Renewer | None = None
 
     # ------------------------------------------------------------------------- looking
 
@@ -122,12 +127,23 @@ class Client:
         known.index(info)
         return known
 
-    async def members(self) -> port.Members:
+    async def members(self) -> Members:
         """The workers that live, by the store's clock."""
         return await self.store.members()
 
+    async def beat(self, name: str, *, ttl_s: float) -> None:
+        """Hold a lease that serves nothing, as a canary: that it lives shows that leases can be
+        renewed. Raises :class:`StoreUnavailable`.
+        """
+        if self._renewer is None:
+            self._renewer = self.store.renewer()
+        pulse = port.Pulse(worker=name, apps=(), ttl_ms=round(ttl_s * 1000))
+        await asyncio.to_thread(self._renewer.pulse, pulse)
+
     async def close(self) -> None:
         """Close the store."""
+        if self._renewer is not None:
+            await asyncio.to_thread(self._renewer.close)
         await self.store.close()
 
     # ---------------------------------------------------------------------- submitting

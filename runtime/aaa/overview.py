@@ -27,6 +27,8 @@ class OpenCall:
     running: bool = False
     waiting: bool = False
     message: str = ""
+    #: The worker of the newest attempt.
+    worker: str = ""
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class Overview:
                 self._requested(event)
             case ev.TOOL_STARTED if call := self.open_calls.get(event.parent or ""):
                 call.running, call.waiting = True, False
+                call.worker = str(data.get("worker", ""))
             case ev.APPROVAL_REQUESTED if call := self.open_calls.get(event.parent or ""):
                 call.waiting, call.since_ms = True, event.time
                 call.message = str(data.get("reason", ""))

@@ -216,6 +216,7 @@ class World:
     def settle(self) -> list[act.Action]:
         """Carry plans out until one is empty; every action taken, in order."""
         taken: list[act.Action] = []
+        todo: list[act.Action] = []
         for _ in range(ENOUGH):
             todo = self.plan().actions
             if not todo:

@@ -233,7 +233,7 @@ def _why_active(facts: Facts) -> Problem:
     if facts.stalled is not None:
         return Problem("Stalled", facts.stalled.message)
     if progress is None:
-        found = facts.policy or facts.waits or facts.workers
+        found = facts.policy or facts.workers or facts.waits
         return Problem("Pending", found.message if found else "about to begin")
     if progress.cancelling:
         return Problem("Cancelling", "waits for calls in flight to settle")

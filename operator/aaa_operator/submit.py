@@ -1,7 +1,8 @@
 """The order of writes by which an AgentRun becomes one run in the store, and never a second one.
 
-1. ``runId``, ``storeId`` and the input's digest go to ``status``, under the object's resource
-   version, so that of two operators only one chooses.
+1. When the pool's workers have said which app they serve, and have acknowledged the run's policy,
+   ``runId``, ``storeId`` and the input's digest go to ``status``, under the object's resource
+   version, so that of two operators only one chooses. Until then the agent can still be mended.
 2. The finalizer is set: from now on a deletion has to be followed by a cancellation.
 3. The run is created in the store if it is absent; the same id and input again is the same run.
 4. ``startTime`` is written.
@@ -102,11 +103,7 @@ def next_step(
         return Wait(store.problem)
     given = resolve_input(run.manifest, config_maps)
     if run.run_id is None:
-        if isinstance(given, Problem):
-            return Refuse(given)
-        return Record(
-            run_id=run_id_of(run), store_id=store.identity, input_digest=input_digest(given)
-        )
+        return _record(run, given, store, app=app, policy_in_force=policy_in_force)
     there = _where_it_began(run, store)
     if there is not None:
         return there
@@ -171,6 +168,31 @@ def resolve_input(
     return dict(value)
 
 
+def _record(
+    run: RunSeen,
+    given: dict[str, Any] | Problem,
+    store: StoreSeen,
+    *,
+    app: str | None,
+    policy_in_force: bool,
+) -> Step:
+    """Only once nothing else is awaited: with its id the agent becomes fixed, and until workers
+    have come up with it, a bad image must be possible to mend.
+    """
+    if isinstance(given, Problem):
+        return Refuse(given)
+    waits = _awaited(app, policy_in_force=policy_in_force)
+    if waits is not None:
+        return Wait(waits)
+    return Record(run_id=run_id_of(run), store_id=store.identity, input_digest=input_digest(given))
+
+
+def _awaited(app: str | None, *, policy_in_force: bool) -> Problem | None:
+    if app is None:
+        return _NO_APP
+    return None if policy_in_force else _NO_POLICY
+
+
 def _where_it_began(run: RunSeen, store: StoreSeen) -> Follow | Lost | None:
     """The run, where its status says that it was to begin; ``None`` if it never was."""
     if run.status.get("storeId") != store.identity:
@@ -219,10 +241,9 @@ def _create(
     app: str | None,
     policy_in_force: bool,
 ) -> Create | Hold | Wait:
-    if app is None:
-        return Wait(_NO_APP)
-    if not policy_in_force:
-        return Wait(_NO_POLICY)
+    waits = _awaited(app, policy_in_force=policy_in_force)
+    if app is None or waits is not None:
+        return Wait(waits or _NO_APP)
     if names.FINALIZER not in run.meta.finalizers:
         return Hold()
     seconds = run.manifest.spec.active_deadline_seconds if run.manifest else None

@@ -316,6 +316,15 @@ class World:
             acknowledged={**self.store.acknowledged, pool: hashes},
         )
 
+    def record(self, name: str = "refund") -> str:
+        """Go on until the run has its id, and no further. Its pool."""
+        self.settle()
+        pool = str(self.status(name)["pool"]["name"])
+        self.workers_speak(pool)
+        while "runId" not in self.status(name):
+            self.carry_out(self.plan().actions[0])
+        return pool
+
     def begin(self, name: str = "refund") -> str:
         """Settle, let the workers speak, settle: the run is in the store. Its pool."""
         self.settle()

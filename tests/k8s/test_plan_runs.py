@@ -10,7 +10,7 @@ import pytest
 from aaa_operator import actions as act
 from aaa_operator import names
 from aaa_operator.observe import CallSeen, Problem, StoreSeen, timestamp_of
-from k8s.scene import NOW_MS, STORE, World, raw_run
+from k8s.scene import NOW_MS, STORE, World, raw_pod, raw_run
 
 
 def _kinds(actions: list[act.Action]) -> list[str]:
@@ -19,6 +19,9 @@ def _kinds(actions: list[act.Action]) -> list[str]:
 
 def test_a_run_gets_its_id_in_the_status_before_it_exists_anywhere() -> None:
     world = World.of(raw_run())
+    world.settle()
+    assert "runId" not in world.status()
+    world.workers_speak(world.status()["pool"]["name"])
     first = world.plan().actions
     (write,) = [action for action in first if isinstance(action, act.WriteStatus)]
     assert write.resource_version == world.get("AgentRun", "refund")["metadata"]["resourceVersion"]
@@ -88,9 +91,7 @@ def test_a_run_that_the_store_has_lost_is_stalled_and_never_submitted_again() ->
 
 def test_another_store_is_never_given_a_run_that_began_elsewhere() -> None:
     world = World.of(raw_run())
-    world.settle()  # the id is chosen, the run not yet created
-    pool = world.status()["pool"]["name"]
-    world.workers_speak(pool)
+    world.record()
     world.store = replace(world.store, identity="store-2")
     assert not [action for action in world.settle() if isinstance(action, act.Submit)]
     assert world.condition("Stalled") == "True/StoreLost"
@@ -132,15 +133,14 @@ def test_the_same_key_is_the_same_run_after_deleting_and_applying_again() -> Non
 )
 def test_keys_and_names_never_meet_in_one_run_id(key: str, run_id: str) -> None:
     world = World.of(raw_run(spec={"runKey": key}))
-    world.settle()
+    world.record()
     assert world.status()["runId"].startswith(run_id)
 
 
 def test_input_that_changed_before_the_beginning_is_refused_and_afterwards_reported() -> None:
     world = World.of(raw_run())
-    world.settle()
+    world.record()
     world.put({**world.get("AgentRun", "refund"), "spec": raw_run(spec={"input": {}})["spec"]})
-    world.workers_speak(world.status()["pool"]["name"])
     world.settle()
     assert world.created == []
     assert world.condition("Accepted") == "False/InputChanged"
@@ -207,6 +207,24 @@ def test_what_cannot_be_accepted_says_what_to_do_and_recovers(
     world.put({**world.get("AgentRun", "refund"), "spec": raw_run()["spec"]})
     world.begin()
     assert world.condition("Accepted") == "True/Accepted"
+
+
+def test_a_bad_image_can_be_mended_because_the_run_has_no_id_before_workers_come_up() -> None:
+    world = World.of(raw_run(spec={"agent": {"app": "shop.agent:app", "image": "shop:typo"}}))
+    world.settle()
+    bad = world.status()["pool"]["name"]
+    waiting = {"reason": "ImagePullBackOff", "message": "not found"}
+    world.put(raw_pod(f"{bad}-0", bad, ready=False, state={"waiting": waiting}))
+    world.settle()
+    assert "runId" not in world.status()
+    assert "cannot be pulled" in world.message("Succeeded")
+    world.put({**world.get("AgentRun", "refund"), "spec": raw_run()["spec"]})
+    assert world.begin() != bad
+    assert world.condition("WorkersReady") == "True/Ready"
+    world.now_ms += 60_000
+    world.settle()
+    assert [raw["metadata"]["name"] for raw in world.of_kind("Deployment")] != [bad]
+    assert len(world.of_kind("Deployment")) == 1
 
 
 def test_a_person_is_waited_for_and_named_in_the_status() -> None:
@@ -377,7 +395,7 @@ def test_a_deletion_of_what_never_began_or_has_ended_waits_for_nothing() -> None
     never = World.of(raw_run(metadata={"deletionTimestamp": timestamp_of(NOW_MS)}))
     assert never.plan().actions == []  # it has no finalizer of ours
     half = World.of(raw_run())
-    half.settle()
+    half.record()
     raw = half.get("AgentRun", "refund")
     half.put(
         {

@@ -133,6 +133,17 @@ def test_a_run_begins_only_when_the_workers_have_acknowledged_its_policy() -> No
     assert world.status()["policy"]["name"] == "payments"
 
 
+def test_a_policy_that_comes_between_the_id_and_the_beginning_is_waited_for() -> None:
+    world = World.of(raw_run())
+    pool = world.record()
+    world.put(raw_policy(tools=AT_MOST_ONCE))
+    world.settle()
+    assert world.created == []
+    world.workers_speak(pool)
+    world.settle()
+    assert len(world.created) == 1
+
+
 def test_a_changed_policy_reaches_the_pods_without_a_new_template() -> None:
     world = World.of(raw_run(), raw_policy(tools=AT_MOST_ONCE))
     pool = world.begin()

@@ -130,8 +130,8 @@ class Namespace:
             self._uid = found["metadata"]["uid"]
             terminating = (found.get("status") or {}).get("phase") == "Terminating"
         config_maps: dict[str, Mapping[str, Any]] = {}
-        accounts: set[str] = set()
-        secrets: set[str] = set()
+        accounts: dict[str, bool] = {}
+        secrets: dict[str, bool] = {}
         for run in active:
             if run.started or run.manifest is None:
                 continue
@@ -141,20 +141,19 @@ class Namespace:
             if spec.agent.source is not None:
                 await self._config_map(spec.agent.source.config_map_ref.name, config_maps)
             account = spec.agent.service_account_name
-            if account is not None and await self._labelled(
-                "ServiceAccount", account, names.WORKER_ACCOUNT, value="true"
-            ):
-                accounts.add(account)
-            if spec.store is not None and await self._labelled(
-                "Secret", spec.store.secret_ref.name, names.STORE
-            ):
-                secrets.add(spec.store.secret_ref.name)
+            if account is not None and account not in accounts:
+                accounts[account] = await self._labelled(
+                    "ServiceAccount", account, names.WORKER_ACCOUNT, value="true"
+                )
+            secret = None if spec.store is None else spec.store.secret_ref.name
+            if secret is not None and secret not in secrets:
+                secrets[secret] = await self._labelled("Secret", secret, names.STORE)
         return Around(
             namespace_uid=self._uid,
             terminating=terminating,
             config_maps=config_maps,
-            worker_accounts=frozenset(accounts),
-            store_secrets=frozenset(secrets),
+            worker_accounts=frozenset(name for name, fits in accounts.items() if fits),
+            store_secrets=frozenset(name for name, fits in secrets.items() if fits),
             decisions_barred=await self._barred(),
             quarantined=self._quarantined(now_ms),
         )

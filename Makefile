@@ -13,7 +13,7 @@ JOBS ?= auto
 # Further arguments for the tool behind a target: make test ARGS="-k refund".
 ARGS ?=
 
-.PHONY: help setup run demo test lint format types layers docs-check bench mutants lock check clean
+.PHONY: help setup run demo test lint format types layers docs-check bench mutants crds lock check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench: $(READY) ## Print the figures of this machine (nothing passes or fails by
 
 mutants: $(READY) ## Break each guarantee on purpose and demand that its tests notice
 	@$(PY) tests/mutants/run.py $(ARGS)
+
+crds: $(READY) ## Write crds/ from the models in aaa.manifest
+	@PYTHONPATH=runtime:operator $(PY) -m aaa_operator.crds crds
 
 lock: $(READY) ## Resolve the dependencies again and write requirements.txt
 	@$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \

@@ -6,6 +6,7 @@ owns the run's partition goes on from there. Every word of a person is recorded 
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -16,8 +17,15 @@ from aaa.algos import CallState, RunState
 from aaa.clock import SYSTEM_CLOCK, Clock
 from aaa.errors import CallNotFound, DecisionRefused, RunDeleted, RunNotFound, StoreUnavailable
 from aaa.events import Event
-from aaa.store import port
-from aaa.store.port import Append, Entry, EventStore, Flag, Refused, RunInfo, Why
+from aaa.overview import OpenCall as OpenCall  # noqa: PLC0414 - re-exported
+from aaa.overview import Overview as Overview  # noqa: PLC0414 - re-exported
+from aaa.runtime.outcome import Run
+from aaa.runtime.submission import app_parts, creation, submitted
+from aaa.runtime.submission import input_digest as input_digest  # noqa: PLC0414 - re-exported
+from aaa.store import open_store, port
+from aaa.store.port import Append, Entry, EventStore, Flag, Refused, RunInfo, StoreInfo, Why
+from aaa.store.port import Member as Member  # noqa: PLC0414 - re-exported
+from aaa.store.port import Members as Members  # noqa: PLC0414 - re-exported
 
 #: How long an approval holds until the call is claimed, unless said otherwise.
 APPROVAL_FOR_S: Final = 86_400.0
@@ -51,6 +59,7 @@ class Client:
 
     def __init__(self, store: EventStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.store, self._clock = store, clock
+        self._renewer: port.Renewer | None = None
 
     # ------------------------------------------------------------------------- looking
 
@@ -100,6 +109,72 @@ class Client:
                 if call.result is not None
             ]
         return sorted(found, key=lambda view: view.since_ms)
+
+    async def overview(self, run_id: str, *, known: Overview | None = None) -> Overview | None:
+        """How far the run is; ``None`` if the store has never had it. Raises RunDeleted.
+
+        ``known``, from an earlier look, is brought up to date and returned: only what was appended
+        since is read, and nothing at all if nothing was.
+        """
+        info = await self.store.run(run_id)
+        if info is None:
+            return None
+        if info.deleted:
+            raise RunDeleted(f"run {run_id} was deleted")
+        known = known or Overview(run_id)
+        if known.seq > info.head.seq:  # the store went back in time: begin again
+            known = Overview(run_id)
+        if known.seq < info.head.seq:
+            for event in await self.store.read(run_id, after=known.seq):
+                known.fold(event)
+        known.index(info)
+        return known
+
+    async def members(self) -> Members:
+        """The workers that live, by the store's clock."""
+        return await self.store.members()
+
+    async def beat(self, name: str, *, ttl_s: float) -> None:
+        """Hold a lease that serves nothing, as a canary: that it lives shows that leases can be
+        renewed. Raises :class:`StoreUnavailable`.
+        """
+        if self._renewer is None:
+            self._renewer = self.store.renewer()
+        pulse = port.Pulse(worker=name, apps=(), ttl_ms=round(ttl_s * 1000))
+        await asyncio.to_thread(self._renewer.pulse, pulse)
+
+    async def close(self) -> None:
+        """Close the store."""
+        if self._renewer is not None:
+            await asyncio.to_thread(self._renewer.close)
+        await self.store.close()
+
+    # ---------------------------------------------------------------------- submitting
+
+    async def submit(
+        self,
+        app: str,
+        input: Any,  # noqa: A002 - as Engine.submit calls it
+        *,
+        run_id: str,
+        deadline_s: float | None = None,
+    ) -> Run:
+        """Begin a run of an app that workers serve under this full name, without loading it.
+
+        The name is what :meth:`aaa.app.App.attach` returns and what a run's ``app`` says. The same
+        run id with the same input is the same run. Raises :class:`ConfigError` for a name or input
+        that is none, :class:`RunConflict` for other input, :class:`RunDeleted`.
+        """
+        _, algorithm, version, _ = app_parts(app)
+        create = creation(
+            ids.check_run_id(run_id),
+            app,
+            algorithm=algorithm,
+            version=version,
+            input=input,
+            deadline_s=deadline_s,
+        )
+        return submitted(run_id, await self._commit(run_id, create))
 
     # ------------------------------------------------------------------------ deciding
 
@@ -265,6 +340,13 @@ class Client:
 
 class _Moved(Exception):
     """The log has grown since it was looked at: look again."""
+
+
+async def open_client(url: str) -> tuple[Client, StoreInfo]:
+    """A client of the store at ``url``, opened; to be closed by the caller."""
+    store = open_store(url)
+    info = await store.open()
+    return Client(store), info
 
 
 _WORDS: Final = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from aaa.ids import partition_of
-from aaa.runtime.submit import new_run
+from aaa.runtime.submission import new_run
 from aaa.store import open_store
 from aaa.store.port import EventStore
 from chaos import payments

@@ -14,7 +14,7 @@ import pytest
 from aaa.app import App, load_app
 from aaa.client import Client
 from aaa.runtime import Engine
-from aaa.runtime.submit import new_run
+from aaa.runtime.submission import new_run
 from aaa.store import open_store
 from cli.desk import Desk, read_until
 

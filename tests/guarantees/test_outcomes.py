@@ -17,7 +17,7 @@ from aaa.events import Event, run_requested
 from aaa.llm import ModelReply, ModelRequest
 from aaa.llm.fake import text, tool_call
 from aaa.policy import GuardConfig, OnLostLease
-from aaa.runtime.submit import new_run
+from aaa.runtime.submission import new_run
 from aaa.store import port
 from aaa.tools import Done, NotDone, ToolContext, ToolRegistry, Unknown, tool
 from guarantees.world import (

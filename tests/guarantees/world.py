@@ -130,6 +130,10 @@ class Link:
         self._reading()
         return await self._store.runs(status=status, app=app, limit=limit)
 
+    async def members(self) -> port.Members:
+        self._reading()
+        return await self._store.members()
+
     def on_wake(self, wake: Wake) -> None:
         self._store.on_wake(wake)
 

@@ -27,7 +27,7 @@ from aaa.errors import AppError, PolicyConflict, RunConflict, RunDeleted, StoreU
 from aaa.events import Event
 from aaa.ids import partition_of
 from aaa.runtime import Engine
-from aaa.runtime.submit import new_run
+from aaa.runtime.submission import new_run
 from aaa.store import EventStore
 from aaa.store.port import RunInfo
 

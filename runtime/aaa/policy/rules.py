@@ -73,6 +73,11 @@ class ToolPolicyRules:
                 f"not {self.unlisted_tools!r}"
             )
 
+    @cached_property
+    def digest(self) -> str:
+        """32 hex digits over what the policy says, its name included."""
+        return digest(self.to_json())
+
     def entry_for(self, tool: str) -> ToolEntry | None:
         """The one entry that speaks about ``tool``: its exact name, else the longest prefix."""
         matching = [entry for entry in self.tools if entry.matches(tool)]
@@ -120,7 +125,7 @@ class PolicyLayers:
     policies: Sequence[ToolPolicyRules] = ()
 
     def __post_init__(self) -> None:
-        ordered = sorted(self.policies, key=lambda policy: (policy.name, digest(policy.to_json())))
+        ordered = sorted(self.policies, key=lambda policy: (policy.name, policy.digest))
         object.__setattr__(self, "policies", tuple(ordered))
 
     @cached_property

@@ -35,7 +35,7 @@ from aaa.runtime.executor import Executor, Progress
 from aaa.runtime.observe import Observer
 from aaa.runtime.outcome import Outcome, Run
 from aaa.runtime.owner import Owner
-from aaa.runtime.submit import new_run, submitted
+from aaa.runtime.submission import new_run, submitted
 from aaa.runtime.visits import Visits
 from aaa.store import open_store, port
 from aaa.store.port import Append, Beat, Claimed, EventStore, StoreInfo

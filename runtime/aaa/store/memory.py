@@ -196,7 +196,7 @@ class MemoryEventStore:
         self._clock = clock
         self._partitions = [_Partition(clock) for _ in range(partitions)]
         self._identity = clock.token()
-        self._workers: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._workers: dict[str, tuple[int, port.Member]] = {}
         self._wakes: list[tuple[asyncio.AbstractEventLoop, Wake]] = []
         self._lock = RLock()
 
@@ -248,6 +248,13 @@ class MemoryEventStore:
         rows = (row for partition in self._partitions for row in partition.runs.values())
         return select(map(run_info, rows), status=status, app=app, limit=limit)
 
+    async def members(self) -> port.Members:
+        with self._lock:
+            now = int(self._clock.boot_s() * 1000)
+            live = [member for until, member in self._workers.values() if until > now]
+        found = sorted(live, key=lambda member: member.worker)
+        return port.Members(now_ms=now, server="memory", members=tuple(found))
+
     def on_wake(self, wake: Wake) -> None:
         self._wakes = [each for each in self._wakes if not each[0].is_closed()]
         self._wakes.append((asyncio.get_running_loop(), wake))
@@ -261,13 +268,16 @@ class MemoryEventStore:
     def _pulse(self, pulse: port.Pulse) -> port.Beat:
         with self._lock:
             now = int(self._clock.boot_s() * 1000)
-            self._workers[pulse.worker] = (now + pulse.ttl_ms, pulse.apps)
+            member = port.Member(worker=pulse.worker, apps=pulse.apps, info=pulse.info)
+            self._workers[pulse.worker] = (now + pulse.ttl_ms, member)
             beats = {
                 number: renewal.renew(rows, pulse, number)
                 for number, rows in enumerate(self._partitions)
             }
-            live = [(name, apps) for name, (until, apps) in self._workers.items() if until > now]
-        workers = {app: tuple(sorted(n for n, of in live if app in of)) for app in pulse.apps}
+            live = [member for until, member in self._workers.values() if until > now]
+        workers = {
+            app: tuple(sorted(one.worker for one in live if app in one.apps)) for app in pulse.apps
+        }
         return renewal.merge(beats, workers)
 
 

@@ -447,6 +447,28 @@ class Beat:
     next_expiry_ms: Mapping[int, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A worker incarnation that lives. ``info`` is what it says of itself in its pulses."""
+
+    worker: str
+    apps: tuple[str, ...]
+    info: bytes = b"{}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """Who lives, at one moment of the store's clock.
+
+    ``server`` names the server process, where there is one: after a restart or a failover it is
+    another, and leases that are gone may have gone with the old one.
+    """
+
+    now_ms: int
+    server: str
+    members: tuple[Member, ...] = ()
+
+
 class Renewer(Protocol):
     """A blocking connection for the heartbeat thread: it works while the event loop is blocked."""
 
@@ -548,6 +570,10 @@ class EventStore(Protocol):
         self, *, status: str | None = None, app: str | None = None, limit: int = 1_000
     ) -> list[RunInfo]:
         """Newest first. ``status`` as in :class:`RunInfo`, or ``waiting`` or ``unknown``."""
+        ...
+
+    async def members(self) -> Members:
+        """The workers that live, for those who look after them. One's own pulse is not needed."""
         ...
 
     def on_wake(self, wake: Wake) -> None:

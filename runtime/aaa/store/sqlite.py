@@ -9,6 +9,7 @@ stamps, approvals and timers by its wall clock.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -130,6 +131,18 @@ class SQLiteEventStore:
             limit,
         )
         return [run_info(run_of(row)) for row in rows]
+
+    async def members(self) -> port.Members:
+        now = int(self._clock.boot_s() * 1000)
+        rows = await self._query(
+            "SELECT worker, apps, info FROM workers WHERE until_ms > ? ORDER BY worker", now
+        )
+        found = tuple(
+            port.Member(worker=worker, apps=tuple(json.loads(apps)), info=bytes(info))
+            for worker, apps, info in rows
+        )
+        server = self._boot_id or sqlite_schema.boot_id()
+        return port.Members(now_ms=now, server=server, members=found)
 
     def on_wake(self, wake: Wake) -> None:
         self._wakes.append(wake)

@@ -21,6 +21,7 @@ from aaa.store.port import (
     Beat,
     Committed,
     EventStore,
+    Members,
     Operation,
     Pulse,
     Renewer,
@@ -94,6 +95,9 @@ class TracedStore:
     ) -> list[RunInfo]:
         with self.call(names.STORE_RUNS, "runs", {}):
             return await self.inner.runs(status=status, app=app, limit=limit)
+
+    async def members(self) -> Members:
+        return await self.inner.members()
 
     async def commit(
         self, partition: int, operations: Sequence[Operation], *, seen: int = 0

@@ -19,7 +19,17 @@ from aaa.clock import SYSTEM_CLOCK, Clock
 from aaa.errors import StoreUnavailable
 from aaa.events import Event
 from aaa.ids import partition_of
-from aaa.store.port import Committed, Head, Operation, Renewer, RunInfo, StoreInfo, Wake
+from aaa.store.port import (
+    Committed,
+    Head,
+    Member,
+    Members,
+    Operation,
+    Renewer,
+    RunInfo,
+    StoreInfo,
+    Wake,
+)
 from aaa.store.postgres import schema, server, wire
 from aaa.store.postgres.address import Address, parse
 from aaa.store.postgres.connect import Async, Pool, connect
@@ -188,6 +198,23 @@ class PostgresEventStore:
             (*values, limit),
         )
         return [_run_info(row) for row in rows]
+
+    async def members(self) -> Members:
+        rows = await self._call(
+            self._functions.named(
+                "SELECT n.now_ms, fn_boot()::text, w.worker, w.apps, w.info "
+                "FROM (SELECT fn_now_ms() AS now_ms) n LEFT JOIN workers w "
+                "ON w.until_ms > n.now_ms AND NOT fn_ended(w.session, w.until_ms, 0, -1, n.now_ms) "
+                "ORDER BY w.worker"
+            ).encode(),
+            (),
+        )
+        found = tuple(
+            Member(worker=worker, apps=tuple(apps), info=bytes(info))
+            for _, _, worker, apps, info in rows
+            if worker is not None
+        )
+        return Members(now_ms=rows[0][0], server=rows[0][1], members=found)
 
     def on_wake(self, wake: Wake) -> None:
         self._wakes.append(wake)

@@ -41,6 +41,17 @@ async def describe(link: Link) -> Server:
     )
 
 
+async def run_id_of(link: Link) -> str:
+    """The name that the server's process gave itself at its start; ``""`` if it may not be told."""
+    try:
+        _, reply = await link.call(packed((b"INFO", b"server")))
+    except NoPermissionError:
+        return ""
+    text = bytes(reply).decode()  # type: ignore[call-overload]
+    found = (line[7:] for line in text.splitlines() if line.startswith("run_id:"))
+    return next(found, "")
+
+
 async def settings_of(link: Link) -> dict[str, str] | None:
     """The settings that durability rests on; ``None`` if the server doesn't tell this user."""
     try:

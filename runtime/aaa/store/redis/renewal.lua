@@ -72,6 +72,19 @@ function renewal.member(key, take)
   return fields
 end
 
+-- Read only. Fields: now, then name, apps and info of each worker that lives.
+function renewal.members(key)
+  local now = rows.now_ms()
+  local fields = {now}
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, '(' .. now, '+inf')) do
+    wire.append(fields, {
+      name, redis.call('HGET', key .. ':apps', name) or '',
+      redis.call('HGET', key .. ':info', name) or '{}',
+    })
+  end
+  return fields
+end
+
 function renewal.leave(key, worker)
   redis.call('ZREM', key, worker)
   redis.call('HDEL', key .. ':apps', worker)

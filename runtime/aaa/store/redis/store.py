@@ -232,7 +232,7 @@ class RedisEventStore:
 
     async def _function(self, name: str, key: str, *arguments: bytes) -> list[bytes]:
         """Call a function of the library, for the fields of its reply."""
-        verb = b"FCALL_RO" if name in ("events", "run", "runs") else b"FCALL"
+        verb = b"FCALL_RO" if name in ("events", "members", "run", "runs") else b"FCALL"
         command = packed((verb, library().function(name), b"1", key.encode(), *arguments))
         with driver_errors(self._address.shown):
             _, reply = await self._call(key, command)
@@ -296,6 +296,23 @@ class RedisEventStore:
         )
         found = {run.run_id: run for part in parts for run in part}
         return select(found.values(), status=status, app=app, limit=limit)
+
+    async def members(self) -> port.Members:
+        """See the port. The server is named by the run id that Redis makes up at each start."""
+        key = self._address.key("workers")
+        now, *fields = await self._function("members", key)
+        with driver_errors(self._address.shown):
+            server = await durability.run_id_of(await self._nodes.link_for(key))
+        texts = iter(fields)
+        found = tuple(
+            port.Member(
+                worker=name.decode(),
+                apps=tuple(app for app in apps.decode().split("\n") if app),
+                info=info,
+            )
+            for name, apps, info in zip(texts, texts, texts, strict=True)
+        )
+        return port.Members(now_ms=int(now), server=server, members=found)
 
     async def _runs_of(
         self, partition: int, *, status: str | None, app: str | None, limit: int

@@ -104,3 +104,20 @@ async def a_pulse_names_the_partitions_that_wait_for_a_visit(s: Scene) -> None:
     two = await s.take_one("w2")
     assert two.attempt == one.attempt + 1
     assert s.home not in (await s.pulse("w2", held(two))).hot
+
+
+@case("L9")
+async def members_are_the_workers_that_live(s: Scene) -> None:
+    """Who looks on is told who lives, what they serve and say, without a pulse of its own."""
+    before = await s.store.members()
+    assert before.members == ()
+    await s.pulse("w1", apps=("app", "other"), ttl_ms=s.harness.ttl_ms)
+    await s.pulse("w2")
+    (one, two) = (await s.store.members()).members
+    assert (one.worker, one.apps, one.info) == ("w1", ("app", "other"), b"{}")
+    assert (two.worker, two.apps) == ("w2", ("app",))
+    await s.harness.lose_lease("w1")
+    after = await s.store.members()
+    assert [member.worker for member in after.members] == ["w2"]
+    assert after.server == before.server
+    assert after.now_ms >= before.now_ms

@@ -11,12 +11,24 @@ import pytest
 from aaa import events as ev
 from aaa.client import Client
 from aaa.errors import DecisionRefused, ModelRefused, ModelUnavailable, OutcomeUnknown
+from aaa.ids import partition_of
 from aaa.llm import Message, ModelReply, ModelRequest
 from aaa.llm.fake import text, tool_call, tool_calls
+from aaa.policy import GuardConfig
 from aaa.runtime import Outcome
 from aaa.store import port
 from aaa.tools import ToolContext, tool
-from guarantees.world import SHORT_S, Link, World, acquainted, run_of, settles, until, within
+from guarantees.world import (
+    SHORT_S,
+    Link,
+    World,
+    acquainted,
+    run_of,
+    settles,
+    settles_tool,
+    until,
+    within,
+)
 
 CALLS_ACT = (tool_call("act"),)
 
@@ -350,3 +362,54 @@ async def test_a_retry_is_refused_by_a_run_that_ends_before_it_is_written(world:
         await within(asked)
     assert [view.call_id for view in await client.unknown("run")] == [call.call_id]
     await client.resolve("run", call.call_id, "done", by="ada")
+
+
+@pytest.mark.guarantee("G24")
+async def test_a_model_is_never_asked_with_what_the_log_does_not_hold(world: World) -> None:
+    """Its worker's own outcome came too late, and the store has not said so yet."""
+    asked: list[list[str]] = []
+
+    def model(request: ModelRequest) -> ModelReply:
+        if all(message.role != "assistant" for message in request.messages):
+            return tool_call("act")
+        asked.append([m.content for m in request.messages if m.role == "tool"])
+        return text("done")
+
+    go = asyncio.Event()
+
+    @tool(delivery="at_most_once", guard={"on_lost_lease": "finish"})
+    async def act() -> str:
+        await go.wait()
+        return "acted"
+
+    link = Link(world.store)
+    guard = GuardConfig(lease_ttl_s=SHORT_S, wait_poll_s=0.1, on_lost_lease="finish")
+    one = await world.worker("w1", act, model=model, guard=guard, link=link, worker_ttl_s=0.4)
+    run_id = await one.submit(run_of("w1"))
+    await world.seen(ev.TOOL_STARTED, run_id)
+    partition = partition_of(run_id, world.store.partitions)
+    link.lost_pulses = 1_000_000
+    claiming, claim = link.hold(lambda operation: isinstance(operation, port.Claim))
+    one.engine._visit_soon(partition)
+    await within(claiming.wait())
+    await asyncio.sleep(0.6)  # its partition is free to be taken over, and its call is lost
+    go.set()
+    await asyncio.sleep(0.05)
+
+    async def never(request: ModelRequest) -> ModelReply:
+        return await asyncio.get_running_loop().create_future()
+
+    two = await world.worker(
+        "w0", act, model=never, guard=guard, llm={"lease_ttl_s": SHORT_S}, worker_ttl_s=0.4
+    )
+    await world.seen(ev.LLM_REQUESTED, run_id, count=2)
+    await two.engine.kill()
+    await asyncio.sleep(2 * SHORT_S)
+    settling, settle = link.hold(settles_tool)
+    claim.set()
+    await within(settling.wait())
+    link.lost_pulses = 0
+    await until(lambda: bool(asked), "the model")
+    settle.set()
+    assert "OutcomeUnknown" in asked[0][0]
+    assert await one.text(run_id) == "done"

@@ -347,7 +347,7 @@ class Engine:
     async def conversation(self, claimed: Claimed) -> tuple[RunState, str | None]:
         """The run folded to a model request, from memory if it is here, else from the log."""
         request = claimed.request
-        state = self._owner.state_of(claimed.run_id)
+        state = self._owner.state_of(claimed.run_id, request.seq)
         if state is None or state.turn is None or state.turn.request.id != request.id:
             state = RunState(claimed.run_id)
             for event in await self._bus.read(claimed.run_id, limit=request.seq):

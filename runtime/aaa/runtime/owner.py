@@ -45,6 +45,8 @@ class OwnedRun:
     partition: int
     algorithm: Algorithm
     state: RunState | None = None
+    #: The state's events up to this one stand in the log; what follows is folded ahead.
+    sure: int = 0
     creates: list[tuple[Create, asyncio.Future[Appended | port.Refused]]] = field(
         default_factory=list
     )
@@ -114,10 +116,10 @@ class Owner:
         owned = self._find(run_id)
         return owned is not None and self._cluster.term(owned.app, owned.partition) is not None
 
-    def state_of(self, run_id: str) -> RunState | None:
-        """The folded state, if it is here."""
+    def state_of(self, run_id: str, seq: int) -> RunState | None:
+        """The folded state, if it is here and is what the log says up to ``seq``."""
         owned = self._find(run_id)
-        return owned.state if owned is not None else None
+        return owned.state if owned is not None and owned.sure >= seq else None
 
     def _find(self, run_id: str) -> OwnedRun | None:
         found = (self._runs.get((app, run_id)) for app in self.algorithms)
@@ -207,7 +209,7 @@ class Owner:
         try:
             operations: list[port.Operation] = [create for create, _ in creates]
             if owned.state is None and creates:
-                owned.state = _begin(creates[0][0])
+                owned.state, owned.sure = _begin(creates[0][0]), 0
             state = owned.state = await self._load(owned)
             if state.ending is not None and not operations and not settles:
                 self._runs.pop((owned.app, owned.run_id), None)  # somebody has ended it
@@ -245,6 +247,7 @@ class Owner:
             except BaseException:
                 owned.state = None
                 raise
+            owned.sure = state.seq
         return state
 
     def _decision(
@@ -313,7 +316,7 @@ class Owner:
             if claimed.started is not None and claimed.started.seq == state.seq + 1:
                 state.fold(claimed.started)
         if verdict.head.seq == state.seq:
-            owned.errors = 0
+            owned.errors, owned.sure = 0, state.seq
         else:
             owned.state, owned.poked = None, True
         for claimed in verdict.claimed:

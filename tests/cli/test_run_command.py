@@ -96,6 +96,7 @@ def test_an_approval_from_another_process_lets_a_followed_run_go_on(desk: Desk) 
     other = desk.aaa("approve", "dig", "c3-0", "--digest", "0" * 32)
     assert other.code == 2
     assert "is for other arguments" in other.err
+    assert "look at it again with 'aaa pending'" in other.err
     assert desk.aaa("approve", "dig", "c3-0", "--digest", pending[0]["args_digest"]).code == 0
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out.splitlines()[-1]) == (0, "done: blasted 1")

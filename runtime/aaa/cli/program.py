@@ -112,7 +112,8 @@ def run(arguments: Sequence[str]) -> int:
         else:
             from aaa.cli.text import clean
 
-            print(f"aaa: {clean(exits.sentence_of(error))}", file=sys.stderr)
+            for line in clean(exits.sentence_of(error)).splitlines():
+                print(f"aaa: {line}", file=sys.stderr)
         return exits.code_of(error)
 
 

@@ -74,8 +74,11 @@ def _input(text: str) -> Any:
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--input: {text[1:]} cannot be read: {error}") from None
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise ConfigError(f"--input: {text[1:]} cannot be read: {why}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"--input: {text[1:]} is not UTF-8 text") from None
     value = parse_json(text, where="--input")
     if not isinstance(value, dict):
         raise ConfigError(f'--input must be a JSON object such as {{"task": "…"}}, not {text}')

@@ -52,6 +52,8 @@ def test_a_run_whose_process_was_killed_goes_on_with_the_same_command(desk: Desk
     again = desk.aaa("run", file)
     assert again.code == 0, again
     assert "is leased to worker" in again.err
+    before, _, now = again.out.partition("-- from here --\n")
+    assert ("begun" in before, "run completed" in " ".join(now.split())) == (True, True)
     assert desk.effects() == ["look", "hang", "hang"]
     assert desk.types("dig").count("aaa.run.requested") == 1
     assert "1 run checked: nothing is broken" in desk.aaa("check", "--all").out
@@ -194,7 +196,9 @@ def test_a_run_that_a_person_suspended_goes_on_by_a_persons_word_only(desk: Desk
     assert held.code == 4, held
     assert "dig is suspended by ann; 'aaa resume dig' goes on\n" in held.err
     assert "aaa.run.resumed" not in desk.types("dig")
-    assert desk.aaa("resume", "dig").code == 0
+    assert desk.aaa("resume", "dig").out == "resumed dig\n"
+    assert "neither suspended nor parked" in desk.aaa("resume", "dig").out
+    assert desk.types("dig").count("aaa.run.resumed") == 1
     assert "waits for approval" in desk.aaa("run", file).out
 
 

@@ -179,9 +179,24 @@ def resume(
     Example:
       aaa resume refund-a-100
     """
-    return _decide(
-        run, store, lambda client: client.resume(run, by=said_by(by)), f"resumed {run}", json
-    )
+    return loop.run(_resume(run, store, by, json))
+
+
+async def _resume(run: str, store: str | None, by: str | None, json: bool) -> int:
+    from aaa.cli import screen
+    from aaa.cli.stores import looking
+
+    async with looking(store) as client:
+        info = await client.info(run)
+    if info.status != "open" or info.suspended or info.parked:
+        return await _decided(
+            run, store, lambda client: client.resume(run, by=said_by(by)), f"resumed {run}", json
+        )
+    if json:
+        screen.say_json({"run_id": run, "resumed": False})
+    else:
+        screen.say(f"{run} is neither suspended nor parked; nothing was changed")
+    return 0
 
 
 def delete(

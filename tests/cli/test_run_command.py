@@ -80,8 +80,10 @@ def test_a_run_that_waits_for_approval_exits_with_4_and_says_what_to_type(desk: 
     )
     assert desk.effects() == []
     assert desk.aaa(*command.split()[1:], "--by", "ann").code == 0
-    (line,) = [each for each in desk.aaa("show", "dig").out.splitlines() if "by ann" in each]
-    assert re.search(r"blast c3-0 .*approved by ann +until \d{4}-\d\d-\d\d \d\d:", line)
+    lines = [each for each in desk.aaa("show", "dig").out.splitlines() if "by ann" in each]
+    event, standing = lines
+    assert re.search(r"blast c3-0 .*approved by ann +until \d{4}-\d\d-\d\d \d\d:", event)
+    assert "waits for a worker" in standing
     assert desk.aaa("run", file).code == 0
     assert desk.effects() == ["blast"]
     approved = [e for e in desk.aaa("events", "dig", "--json").lines() if e["type"].endswith("ved")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
@@ -79,13 +80,18 @@ def load_app(name: str, *, folder: Path | None = None) -> App:
     try:
         value = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        where = f" (looked in {folder} first)" if folder is not None else ""
-        raise AppError(f"app {name!r}: there is no module {error.name!r}{where}") from error
+        if f"{module_name}.".startswith(f"{error.name}."):
+            where = f" (looked in {folder} first)" if folder is not None else ""
+            raise AppError(f"app {name!r}: there is no module {error.name!r}{where}") from error
+        raise AppError(
+            f"app {name!r}: importing {module_name}: there is no module {error.name!r}"
+            f"{_place(error, folder)}"
+        ) from error
     except AAAError as error:
-        raise AppError(f"app {name!r}: {error}") from error
+        raise AppError(f"app {name!r}: {error}{_place(error, folder)}") from error
     except Exception as error:
-        kind = type(error).__name__
-        raise AppError(f"app {name!r}: importing {module_name} raised {kind}: {error}") from error
+        said = f"{type(error).__name__}: {_said(error)}{_place(error, folder)}"
+        raise AppError(f"app {name!r}: importing {module_name} raised {said}") from error
     for part in attribute.split("."):
         if not hasattr(value, part):
             raise AppError(f"app {name!r}: module {module_name} has no {attribute!r}")
@@ -93,3 +99,25 @@ def load_app(name: str, *, folder: Path | None = None) -> App:
     if not isinstance(value, App):
         raise AppError(f"app {name!r} is {type(value).__name__}, not an aaa.app.App")
     return value
+
+
+def _said(error: Exception) -> str:
+    return error.msg if isinstance(error, SyntaxError) else str(error)
+
+
+def _place(error: Exception, folder: Path | None) -> str:
+    """`` (agent.py:12)``: where an import went wrong, in the app's own folder if it can be told."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(Path(frame.filename), frame.lineno or 0) for frame in frames]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((Path(error.filename), error.lineno or 0))
+    ours = (Path(__file__).parent, Path(importlib.__file__).parent)
+    theirs = [
+        (file, line)
+        for file, line in places
+        if file.is_absolute() and not any(file.is_relative_to(each) for each in ours)
+    ]
+    own = [place for place in theirs if folder is not None and place[0].is_relative_to(folder)]
+    if own and folder is not None:
+        return f" ({own[-1][0].relative_to(folder)}:{own[-1][1]})"
+    return f" ({theirs[-1][0]}:{theirs[-1][1]})" if theirs else ""

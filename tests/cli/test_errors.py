@@ -35,13 +35,29 @@ spec:
         (["run", "dig.yaml", "--app", "shop_agent"], r"must be written module:attribute"),
         (["run", "dig.yaml", "--input", "{task"], r"--input is not JSON: .*line 1 column 2"),
         (["run", "dig.yaml", "--input", '{"task": NaN}'], r"--input is not canonical JSON"),
+        (["run", "dig.yaml", "--input", "@no"], r"--input: no cannot be read: no such file"),
+        (
+            ["run", "dig.yaml", "--app", "lacks:app"],
+            r"importing lacks: there is no module 'nonexist' \(lacks\.py:2\)",
+        ),
+        (
+            ["run", "dig.yaml", "--app", "raises:app"],
+            r"raises raised ZeroDivisionError: .* \(raises\.py:3\)",
+        ),
+        (
+            ["run", "dig.yaml", "--app", "garbled:app"],
+            r"garbled raised SyntaxError: .* \(garbled\.py:1\)",
+        ),
         (["run", "dig.yaml", "--input", "3"], r"--input must be a JSON object"),
         (["run", "dig.yaml", "--store", "mysql://x"], r"does not begin with one of memory:"),
         (["run", "dig.yaml", "--stor", "x"], r"no such option: --stor.*'aaa run --help'"),
         (["run"], r"missing argument 'FILE.yaml'"),
         (["fly"], r"no such command 'fly'"),
-        (["show", "nothing"], r"there is no run 'nothing' in this store"),
-        (["approve", "dig", "c9-9"], r"run dig has no call 'c9-9'"),
+        (
+            ["show", "nothing"],
+            r"no run 'nothing' in the store sqlite:///\.aaa/aaa\.db; see 'aaa runs'",
+        ),
+        (["approve", "dig", "c9-9"], r"run dig has no call 'c9-9'; see 'aaa show dig'"),
         (["approve", "dig", "c3-0"], r"call c3-0 of run dig does not wait for an approval"),
         (["approve", "dig", "c3-0", "--for", "soon"], r"--for: 'soon' is not a duration"),
         (["resolve", "dig", "c3-0"], r"exactly one of --done, --not-done and --retry"),
@@ -63,6 +79,9 @@ def test_bad_input_exits_with_2_and_one_sentence(
     away = desk.manifest("look", name="away")
     (desk.folder / away).write_text((desk.folder / away).read_text().replace("shop_agent", "away"))
     (desk.folder / "broken.yaml").write_text(BROKEN)
+    (desk.folder / "lacks.py").write_text("\nimport nonexist\n")
+    (desk.folder / "raises.py").write_text("def half():\n    # of nothing\n    1 / 0\nhalf()\n")
+    (desk.folder / "garbled.py").write_text("app = (\n")
     done = desk.aaa(*arguments)
     assert done.code == 2, done
     assert re.search(sentence, done.err), done.err
@@ -80,7 +99,16 @@ def test_a_store_that_is_not_there_exits_with_3_in_time(desk: Desk, command: lis
         done = desk.aaa(*command, "--store", url)
     assert done.code == 3, done
     assert len(done.err.splitlines()) == 1, done.err
+    assert "check --store or AAA_STORE, and that the server is up" in done.err
     assert "secret" not in done.err
+
+
+def test_each_of_several_problems_has_a_line_that_begins_alike(desk: Desk) -> None:
+    (desk.folder / "broken.yaml").write_text(BROKEN.replace("    app:", "    ap:"))
+    done = desk.aaa("run", "broken.yaml")
+    assert done.code == 2
+    assert len(done.err.splitlines()) > 1
+    assert all(line.startswith("aaa: broken.yaml") for line in done.err.splitlines()), done
 
 
 def test_a_store_that_does_not_answer_exits_with_3_in_time(desk: Desk) -> None:

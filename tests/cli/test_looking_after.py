@@ -45,6 +45,7 @@ def test_a_store_that_went_back_in_time_is_named_until_its_loss_is_accepted(desk
     behind = desk.aaa("doctor")
     assert behind.code == 3, behind
     assert "gone back in time in 1 partition" in behind.out
+    assert "keep everything" not in behind.out
     accepted = desk.aaa("doctor", "--accept-loss", "--by", "ann")
     assert accepted.code == 0, accepted
     assert "loss accepted: 0 calls became OutcomeUnknown" in accepted.out
@@ -165,3 +166,15 @@ def test_an_approval_that_nobody_has_used_is_shown(
     again = desk.aaa("run", file)
     assert again.code == (4 if lasts != "1h" else 0), again
     assert "approved by ann until" not in desk.aaa("pending").err
+
+
+@pytest.mark.parametrize("command", [["runs"], ["show", "dig"], ["pending"], ["doctor"]])
+def test_looking_makes_no_store(desk: Desk, command: list[str]) -> None:
+    before = sorted(desk.folder.iterdir())
+    for store in (
+        [],
+        ["--store", "sqlite:///none.db"],
+        ["--store", "sqlite:///.aaa/none.db?partitions=4"],
+    ):
+        assert desk.aaa(*command, *store).code == 2
+    assert sorted(desk.folder.iterdir()) == before

@@ -52,6 +52,8 @@ def test_a_run_whose_process_was_killed_goes_on_with_the_same_command(desk: Desk
     again = desk.aaa("run", file)
     assert again.code == 0, again
     assert "is leased to worker" in again.err
+    before, _, now = again.out.partition("-- from here --\n")
+    assert ("begun" in before, "run completed" in " ".join(now.split())) == (True, True)
     assert desk.effects() == ["look", "hang", "hang"]
     assert desk.types("dig").count("aaa.run.requested") == 1
     assert "1 run checked: nothing is broken" in desk.aaa("check", "--all").out
@@ -78,8 +80,10 @@ def test_a_run_that_waits_for_approval_exits_with_4_and_says_what_to_type(desk: 
     )
     assert desk.effects() == []
     assert desk.aaa(*command.split()[1:], "--by", "ann").code == 0
-    (line,) = [each for each in desk.aaa("show", "dig").out.splitlines() if "by ann" in each]
-    assert re.search(r"blast c3-0 .*approved by ann +until \d{4}-\d\d-\d\d \d\d:", line)
+    lines = [each for each in desk.aaa("show", "dig").out.splitlines() if "by ann" in each]
+    event, standing = lines
+    assert re.search(r"blast c3-0 .*approved by ann +until \d{4}-\d\d-\d\d \d\d:", event)
+    assert "waits for a worker" in standing
     assert desk.aaa("run", file).code == 0
     assert desk.effects() == ["blast"]
     approved = [e for e in desk.aaa("events", "dig", "--json").lines() if e["type"].endswith("ved")]
@@ -96,6 +100,7 @@ def test_an_approval_from_another_process_lets_a_followed_run_go_on(desk: Desk) 
     other = desk.aaa("approve", "dig", "c3-0", "--digest", "0" * 32)
     assert other.code == 2
     assert "is for other arguments" in other.err
+    assert "look at it again with 'aaa pending'" in other.err
     assert desk.aaa("approve", "dig", "c3-0", "--digest", pending[0]["args_digest"]).code == 0
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out.splitlines()[-1]) == (0, "done: blasted 1")
@@ -193,7 +198,9 @@ def test_a_run_that_a_person_suspended_goes_on_by_a_persons_word_only(desk: Desk
     assert held.code == 4, held
     assert "dig is suspended by ann; 'aaa resume dig' goes on\n" in held.err
     assert "aaa.run.resumed" not in desk.types("dig")
-    assert desk.aaa("resume", "dig").code == 0
+    assert desk.aaa("resume", "dig").out == "resumed dig\n"
+    assert "neither suspended nor parked" in desk.aaa("resume", "dig").out
+    assert desk.types("dig").count("aaa.run.resumed") == 1
     assert "waits for approval" in desk.aaa("run", file).out
 
 

@@ -101,6 +101,7 @@ def test_a_second_ctrl_c_ends_at_once(desk: Desk, terminals: list[Terminal]) -> 
     terminal.until("once more ends at once")
     terminal.process.sendintr()
     assert terminal.ended() == 130
+    assert "interrupted; dig is kept, and goes on with: aaa run dig.yaml" in terminal.text
     assert not terminal.cursor_hidden
 
 

@@ -14,7 +14,7 @@ from aaa.errors import DecisionRefused, ModelRefused, ModelUnavailable, OutcomeU
 from aaa.ids import partition_of
 from aaa.llm import Message, ModelReply, ModelRequest
 from aaa.llm.fake import text, tool_call, tool_calls
-from aaa.policy import GuardConfig
+from aaa.policy import GuardConfig, OnLostLease
 from aaa.runtime import Outcome
 from aaa.store import port
 from aaa.tools import ToolContext, tool
@@ -383,21 +383,22 @@ async def test_a_model_is_never_asked_with_what_the_log_does_not_hold(world: Wor
         return "acted"
 
     link = Link(world.store)
-    guard = GuardConfig(lease_ttl_s=SHORT_S, wait_poll_s=0.1, on_lost_lease="finish")
+    guard = GuardConfig(lease_ttl_s=SHORT_S, wait_poll_s=0.1, on_lost_lease=OnLostLease.FINISH)
     one = await world.worker("w1", act, model=model, guard=guard, link=link, worker_ttl_s=0.4)
     run_id = await one.submit(run_of("w1"))
     await world.seen(ev.TOOL_STARTED, run_id)
     partition = partition_of(run_id, world.store.partitions)
     link.lost_pulses = 1_000_000
     claiming, claim = link.hold(lambda operation: isinstance(operation, port.Claim))
-    one.engine._visit_soon(partition)
+    one.engine._visits.soon(partition)
     await within(claiming.wait())
     await asyncio.sleep(0.6)  # its partition is free to be taken over, and its call is lost
     go.set()
     await asyncio.sleep(0.05)
 
     async def never(request: ModelRequest) -> ModelReply:
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
 
     two = await world.worker(
         "w0", act, model=never, guard=guard, llm={"lease_ttl_s": SHORT_S}, worker_ttl_s=0.4

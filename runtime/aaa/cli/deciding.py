@@ -50,6 +50,7 @@ def approve(
     """
     for_s = parse_duration(lasts, option="--for")
     return _decide(
+        run,
         store,
         lambda client: client.approve(run, call, by=said_by(by), args_digest=digest, for_s=for_s),
         f"approved {call} of {run}, for {lasts}",
@@ -76,6 +77,7 @@ def reject(
       aaa reject refund-a-100 c3-0 --reason 'already refunded by phone'
     """
     return _decide(
+        run,
         store,
         lambda client: client.reject(run, call, by=said_by(by), reason=reason),
         f"rejected {call} of {run}",
@@ -120,6 +122,7 @@ def resolve(
         raise ConfigError("resolve: a result goes with --done only")
     value = None if result is None else parse_json(result, where="RESULT")
     return _decide(
+        run,
         store,
         lambda client: client.resolve(
             run, call, chosen[0], by=said_by(by), result=value, reason=reason
@@ -145,6 +148,7 @@ def cancel(
       aaa cancel refund-a-100 --reason 'wrong order'
     """
     return _decide(
+        run,
         store,
         lambda client: client.cancel(run, by=said_by(by), reason=reason),
         f"asked {run} to cancel",
@@ -162,7 +166,7 @@ def suspend(
       aaa suspend refund-a-100
     """
     return _decide(
-        store, lambda client: client.suspend(run, by=said_by(by)), f"suspended {run}", json
+        run, store, lambda client: client.suspend(run, by=said_by(by)), f"suspended {run}", json
     )
 
 
@@ -175,7 +179,24 @@ def resume(
     Example:
       aaa resume refund-a-100
     """
-    return _decide(store, lambda client: client.resume(run, by=said_by(by)), f"resumed {run}", json)
+    return loop.run(_resume(run, store, by, json))
+
+
+async def _resume(run: str, store: str | None, by: str | None, json: bool) -> int:
+    from aaa.cli import screen
+    from aaa.cli.stores import looking
+
+    async with looking(store) as client:
+        info = await client.info(run)
+    if info.status != "open" or info.suspended or info.parked:
+        return await _decided(
+            run, store, lambda client: client.resume(run, by=said_by(by)), f"resumed {run}", json
+        )
+    if json:
+        screen.say_json({"run_id": run, "resumed": False})
+    else:
+        screen.say(f"{run} is neither suspended nor parked; nothing was changed")
+    return 0
 
 
 def delete(
@@ -227,19 +248,27 @@ def parse_json(text: str, *, where: str) -> Any:
 
 
 def _decide(
-    store: str | None, said: Callable[[Client], Awaitable[Event]], words: str, json: bool
+    run: str, store: str | None, said: Callable[[Client], Awaitable[Event]], words: str, json: bool
 ) -> int:
-    return loop.run(_decided(store, said, words, json))
+    return loop.run(_decided(run, store, said, words, json))
 
 
 async def _decided(
-    store: str | None, said: Callable[[Client], Awaitable[Event]], words: str, json: bool
+    run: str, store: str | None, said: Callable[[Client], Awaitable[Event]], words: str, json: bool
 ) -> int:
     from aaa.cli import screen
-    from aaa.cli.stores import looking
+    from aaa.cli.stores import looking, tail
+    from aaa.errors import CallNotFound, DecisionRefused
 
     async with looking(store) as client:
-        event = await said(client)
+        try:
+            event = await said(client)
+        except CallNotFound as error:
+            raise CallNotFound(f"{error}; see 'aaa show {run}{tail(store)}'") from error
+        except DecisionRefused as error:
+            if not str(error).endswith("look at it again"):
+                raise
+            raise DecisionRefused(f"{error} with 'aaa pending{tail(store)}'") from error
     if json:
         screen.say_json(event.to_json())
     else:

@@ -21,6 +21,10 @@ class Display(Protocol):
     """Told everything that happens; shows what it sees fit. Called in the event loop."""
 
     def event(self, event: Event) -> None: ...
+    def from_here(self) -> None:
+        """What was shown so far had happened before; the rest happens now."""
+        ...
+
     def progress(self, run_id: str, call_id: str, message: str, share: float | None) -> None: ...
     def waits(self, pending: Sequence[CallView], unknown: Sequence[CallView]) -> None:
         """A run has come to where only a person can help."""
@@ -44,6 +48,9 @@ class Lines:
     def event(self, event: Event) -> None:
         screen.out().print(event_line(event, self._names, run=self._runs), soft_wrap=True)
 
+    def from_here(self) -> None:
+        screen.say("-- from here --")
+
     def progress(self, run_id: str, call_id: str, message: str, share: float | None) -> None:
         told = f" {share:.0%}" if share is not None else ""
         where = f"{run_id}  " if self._runs else ""
@@ -63,6 +70,9 @@ class Quiet:
     """For ``--json``: only notes, on stderr."""
 
     def event(self, event: Event) -> None:
+        pass
+
+    def from_here(self) -> None:
         pass
 
     def progress(self, run_id: str, call_id: str, message: str, share: float | None) -> None:

@@ -155,7 +155,7 @@ def _print(told: dict[str, Any]) -> None:
     screen.out().print(table)
     for warning in told["warnings"]:
         screen.say(f"warning: {warning}", style="yellow")
-    if not told["warnings"]:
+    if not told["warnings"] and not told["behind"]:
         screen.say("its settings keep everything that it has acknowledged", style="green")
     if "accepted_loss" in told:
         lost = one(told["accepted_loss"]["unknown_calls"], "call")

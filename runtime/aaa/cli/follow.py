@@ -80,6 +80,7 @@ class Follower:
         self.client = Client(store)
         self.state = RunState(plan.run_id)
         self._told: set[str] = set()
+        self._known_seq = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, *, stop: asyncio.Event, wait: bool) -> Followed:
@@ -101,6 +102,11 @@ class Follower:
             return await self._follow(stop, wait=wait)
         finally:
             await self.engine.stop()
+
+    @property
+    def open(self) -> bool:
+        """Whether the run has not ended, as far as it was followed."""
+        return self.state.status == "open"
 
     # ------------------------------------------------------------------------ beginning
 
@@ -144,6 +150,7 @@ class Follower:
                 return False
             await self.client.resume(plan.run_id, by=self._by)
         self._display.note(f"going on with {plan.run_id}, which has {known.head.seq} events so far")
+        self._known_seq = known.head.seq
         held = await self._held()
         limit_s = max([WORKER_TTL_S, *(ttl_s for _, _, ttl_s in held)])
         for subject, worker, _ in held:
@@ -231,6 +238,8 @@ class Follower:
                         continue
                     self.state.fold(event)
                     self._display.event(event)
+                    if event.seq == self._known_seq:
+                        self._display.from_here()
                     if event.type in ev.ENDINGS:
                         return Followed(run_id, ending_code(event), event)
                     coming = asyncio.ensure_future(_next(events))

@@ -24,7 +24,7 @@ Begin with:
   aaa pending                  what waits for your approval
 
 Exit codes: 0 done, 1 the run failed, 2 bad usage or input, 3 the store cannot be reached,
-4 waiting for a person, 130 interrupted. Every command takes --help.
+4 waiting for a person, 70 this process must be replaced, 130 interrupted. Every command takes --help.
 """
 
 app = typer.Typer(
@@ -112,7 +112,8 @@ def run(arguments: Sequence[str]) -> int:
         else:
             from aaa.cli.text import clean
 
-            print(f"aaa: {clean(exits.sentence_of(error))}", file=sys.stderr)
+            for line in clean(exits.sentence_of(error)).splitlines():
+                print(f"aaa: {line}", file=sys.stderr)
         return exits.code_of(error)
 
 

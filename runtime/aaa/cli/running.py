@@ -74,8 +74,11 @@ def _input(text: str) -> Any:
     if text.startswith("@"):
         try:
             text = Path(text[1:]).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--input: {text[1:]} cannot be read: {error}") from None
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise ConfigError(f"--input: {text[1:]} cannot be read: {why}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"--input: {text[1:]} is not UTF-8 text") from None
     value = parse_json(text, where="--input")
     if not isinstance(value, dict):
         raise ConfigError(f'--input must be a JSON object such as {{"task": "…"}}, not {text}')
@@ -88,6 +91,7 @@ async def _run(
     import asyncio
 
     from aaa.cli import logs
+    from aaa.cli.follow import Followed
     from aaa.cli.manifests import plans
     from aaa.cli.signals import Interrupts, leave
     from aaa.cli.stores import tail, url_of
@@ -99,12 +103,19 @@ async def _run(
     display = _display(runs=len(todo) > 1, json=json, tail=tail(store))
     logs.through(display)
     configure_from_environment()
-    followers = [_follower(plan, loaded[plan.run_id], url, display, tail(store)) for plan in todo]
-    results = [*ended]
+    command, results = f"aaa run {file}{tail(store)}", [*ended]
+    followers: list[Follower] = []
+
+    def at_once() -> None:
+        display.close()
+        left = [Followed(each.plan.run_id, exits.INTERRUPTED) for each in followers if each.open]
+        _say_how_to_go_on(command, left, exits.INTERRUPTED)
+
     try:
-        with Interrupts(
-            on_first=lambda what: _draining(display, what), on_second=display.close
-        ) as heard:
+        followers.extend(
+            _follower(plan, loaded[plan.run_id], url, display, tail(store)) for plan in todo
+        )
+        with Interrupts(on_first=lambda what: _draining(display, what), on_second=at_once) as heard:
             results += await asyncio.gather(
                 *(follower.run(stop=heard.asked, wait=wait) for follower in followers)
             )
@@ -113,7 +124,7 @@ async def _run(
     for followed in results:
         _tell(followed, json=json, several=len(results) > 1)
     code = _worst([followed.code for followed in results])
-    _say_how_to_go_on(f"aaa run {file}{tail(store)}", results, code)
+    _say_how_to_go_on(command, results, code)
     if any(follower.engine.unstoppable for follower in followers):
         leave(code)  # a tool's thread would keep the process alive
     return code

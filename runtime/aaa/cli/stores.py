@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from aaa.errors import ConfigError, StoreUnavailable, StoreUnsafe
+from aaa.errors import ConfigError, RunNotFound, StoreUnavailable, StoreUnsafe
 
 if TYPE_CHECKING:
     from aaa.client import Client
@@ -27,6 +27,7 @@ DEFAULT_URL: Final = f"sqlite:///{FOLDER}/aaa.db"
 #: How long opening may take until the store counts as one that cannot be reached.
 OPEN_TIMEOUT_S: Final = 3.0
 CLOSE_TIMEOUT_S: Final = 1.0
+_CHECK: Final = "check --store or AAA_STORE, and that the server is up"
 _PASSWORDS: Final = re.compile(r"([?&][a-z_]*password=)[^&]*", re.IGNORECASE)
 
 
@@ -55,9 +56,10 @@ async def bounded_open(store: EventStore, url: str, *, strict: bool = False) -> 
         info = await asyncio.wait_for(store.open(), OPEN_TIMEOUT_S)
     except TimeoutError:
         raise StoreUnavailable(
-            f"the store {shown(url)} did not answer within {OPEN_TIMEOUT_S:g} s; "
-            "see whether it runs and whether --store is right"
+            f"the store {shown(url)} did not answer within {OPEN_TIMEOUT_S:g} s; {_CHECK}"
         ) from None
+    except StoreUnavailable as error:
+        raise StoreUnavailable(str(error) if _file_of(url) else f"{error}; {_CHECK}") from error
     if strict and info.warnings:
         raise StoreUnsafe(f"refused by --strict: {'; '.join(info.warnings)}")
     return info
@@ -81,6 +83,11 @@ async def looking(given: str | None) -> AsyncIterator[Client]:
     try:
         await bounded_open(store, url)
         yield Client(store)
+    except RunNotFound as error:
+        raise RunNotFound(
+            f"{str(error).removesuffix(' in this store')} in the store {shown(url)}; "
+            f"see 'aaa runs{tail(given)}'"
+        ) from error
     finally:
         await bounded_close(store)
 

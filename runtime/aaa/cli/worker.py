@@ -129,7 +129,7 @@ async def _serve(
     scope, rules = served(scope, policy_files)
     app = load_app(app_name, folder=Path.cwd())
     for sentence in unmatched.warnings(rules, app, name=app_name):
-        log.warning("%s", sentence)
+        tell(log, names.LOG_UNMATCHED, "%s", sentence)
     engine = Engine(
         make(url),
         worker=worker,

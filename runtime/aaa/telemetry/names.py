@@ -327,6 +327,7 @@ LOG_PROCESS_LOST: Final = LogEvent(
     "aaa.call.process_lost", logging.WARNING, ("run_id", "call_id", "attempt")
 )
 LOG_TOOL_OUTPUT: Final = LogEvent("aaa.tool.output", logging.INFO, ("run_id", "call_id"))
+LOG_UNMATCHED: Final = LogEvent("aaa.policy.unmatched", logging.WARNING)
 LOG_SERVES: Final = LogEvent("aaa.worker.serves", logging.INFO, ("worker",))
 LOG_DRAINING: Final = LogEvent("aaa.worker.draining", logging.INFO)
 LOG_DRAINED: Final = LogEvent("aaa.worker.drained", logging.INFO, ("worker",))
@@ -354,6 +355,7 @@ LOG_EVENTS: Final = (
     LOG_CALL_BROKE,
     LOG_PROCESS_LOST,
     LOG_TOOL_OUTPUT,
+    LOG_UNMATCHED,
     LOG_SERVES,
     LOG_DRAINING,
     LOG_DRAINED,

@@ -61,7 +61,7 @@ def doctor(
 
 async def _doctor(store: str | None, *, strict: bool, accept: AcceptLoss | None, json: bool) -> int:
     from aaa.cli import screen
-    from aaa.cli.stores import looking
+    from aaa.cli.stores import looking, tail
 
     async with looking(store) as client:
         info = await client.store.open()
@@ -72,7 +72,7 @@ async def _doctor(store: str | None, *, strict: bool, accept: AcceptLoss | None,
     if json:
         screen.say_json(told)
     else:
-        _print(told)
+        _print(told, tail(store))
     bad = bool(behind) or (strict and bool(info.warnings))
     return exits.NO_STORE if bad else exits.DONE
 
@@ -132,7 +132,7 @@ def _told(
     return told
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(told: dict[str, Any], tail: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -160,11 +160,12 @@ def _print(told: dict[str, Any]) -> None:
     if "accepted_loss" in told:
         lost = one(told["accepted_loss"]["unknown_calls"], "call")
         screen.say(
-            f"loss accepted: {lost} became OutcomeUnknown; see 'aaa unknown'", style="yellow"
+            f"loss accepted: {lost} became OutcomeUnknown; see 'aaa unknown{tail}'", style="yellow"
         )
     if told["behind"]:
         screen.say(
             f"it has gone back in time in {one(len(told['behind']), 'partition')}: it holds less "
-            "than a worker has seen, and nothing is claimed there until 'aaa doctor --accept-loss'",
+            "than a worker has seen, and nothing is claimed there until "
+            f"'aaa doctor --accept-loss{tail}'",
             style="red",
         )

@@ -392,7 +392,16 @@ async def test_a_model_is_never_asked_with_what_the_log_does_not_hold(world: Wor
     claiming, claim = link.hold(lambda operation: isinstance(operation, port.Claim))
     one.engine._visits.soon(partition)
     await within(claiming.wait())
-    await asyncio.sleep(0.6)  # its partition is free to be taken over, and its call is lost
+    info = await world.store.run(run_id)
+    assert info is not None
+    app = info.app
+    rows = world.store._partitions[partition]
+
+    def lapsed() -> bool:
+        owner = rows.owner(app)
+        return bool(rows.expired(app, 1)) and owner is not None and owner.until_ms <= rows.now_ms()
+
+    await until(lapsed, "the partition to be free, and the call to be lost")
     go.set()
     await asyncio.sleep(0.05)
 
@@ -405,7 +414,7 @@ async def test_a_model_is_never_asked_with_what_the_log_does_not_hold(world: Wor
     )
     await world.seen(ev.LLM_REQUESTED, run_id, count=2)
     await two.engine.kill()
-    await asyncio.sleep(2 * SHORT_S)
+    await until(lambda: bool(rows.expired(app, 1)), "the end of the model request's lease")
     settling, settle = link.hold(settles_tool)
     claim.set()
     await within(settling.wait())

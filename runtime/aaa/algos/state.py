@@ -31,11 +31,6 @@ class CallState:
     unknown: bool = False
     intent: str | None = None
 
-    @property
-    def settled(self) -> bool:
-        """The call has its one result."""
-        return self.result is not None
-
 
 @dataclass(slots=True)
 class Turn:

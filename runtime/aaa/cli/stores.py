@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import shlex
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from aaa.errors import ConfigError, RunNotFound, StoreUnavailable, StoreUnsafe
+from aaa.store.address import shown, without_passwords
 
 if TYPE_CHECKING:
     from aaa.client import Client
@@ -28,7 +28,6 @@ DEFAULT_URL: Final = f"sqlite:///{FOLDER}/aaa.db"
 OPEN_TIMEOUT_S: Final = 3.0
 CLOSE_TIMEOUT_S: Final = 1.0
 _CHECK: Final = "check --store or AAA_STORE, and that the server is up"
-_PASSWORDS: Final = re.compile(r"([?&][a-z_]*password=)[^&]*", re.IGNORECASE)
 
 
 def url_of(given: str | None) -> str:
@@ -116,16 +115,7 @@ def masked(url: str) -> str:
     start, slashes, who = head.partition("://")
     user, colon, _ = who.partition(":")
     url = f"{start}{slashes}{user}{colon}***{at}{rest}" if at and colon else url
-    return _PASSWORDS.sub(r"\1***", url)
-
-
-def shown(url: str) -> str:
-    """The URL without user and password."""
-    url = _PASSWORDS.sub(r"\1***", url)
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    return parts._replace(netloc=f"…@{parts.netloc.rpartition('@')[2]}").geturl()
+    return without_passwords(url)
 
 
 def _file_of(url: str) -> Path | None:

@@ -120,8 +120,9 @@ async def _serve(
     from aaa.cli import unmatched
     from aaa.cli.scope import served
     from aaa.cli.signals import Interrupts, blocked, leave
-    from aaa.cli.stores import bounded_open, make, shown, url_of
+    from aaa.cli.stores import bounded_open, make, url_of
     from aaa.runtime import Engine
+    from aaa.store.address import shown
     from aaa.telemetry import configure_from_environment, names, tell
 
     configure_from_environment(worker=worker)

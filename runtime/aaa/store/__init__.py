@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aaa.errors import ConfigError
+from aaa.store.address import shown
 
 if TYPE_CHECKING:
     from aaa.store.memory import MemoryEventStore as MemoryEventStore
@@ -66,7 +67,7 @@ def open_store(url: str) -> EventStore:
     scheme = url.split(":", 1)[0].lower()
     if ":" not in url or scheme not in _SCHEMES:
         known = ", ".join(f"{name}:" for name in _SCHEMES)
-        raise ConfigError(f"store URL {_shown(url)!r} does not begin with one of {known}")
+        raise ConfigError(f"store URL {shown(url)!r} does not begin with one of {known}")
     try:
         backend = __getattr__(_SCHEMES[scheme])
     except ModuleNotFoundError as error:
@@ -79,9 +80,3 @@ def open_store(url: str) -> EventStore:
     if scheme == "memory":
         return backend()  # type: ignore[no-any-return]
     return backend.from_url(url)  # type: ignore[no-any-return]
-
-
-def _shown(url: str) -> str:
-    """The URL without what may be a password."""
-    head, at, tail = url.rpartition("@")
-    return f"{head.split('://')[0]}://…@{tail}" if at else url

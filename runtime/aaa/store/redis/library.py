@@ -69,6 +69,7 @@ def _constants() -> str:
         "SCAN_LIMIT": claims.SCAN_LIMIT,
         "TOOL_QUEUE": port.TOOL_QUEUE,
         "LLM_QUEUE": port.LLM_QUEUE,
+        "POLICY_MARK": port.POLICY_MARK,
         "TOOL_STARTED": ev.TOOL_STARTED,
         "TOOL_FAILED": ev.TOOL_FAILED,
         "TOOL_STALE_RESULT": ev.TOOL_STALE_RESULT,

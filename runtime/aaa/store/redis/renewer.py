@@ -185,7 +185,7 @@ def _renewal(
 def _member(key: str, pulse: Pulse) -> tuple[Any, ...]:
     return (
         "FCALL", library().function("member"), 1, key,
-        pulse.worker, pulse.ttl_ms, "\n".join(pulse.apps), pulse.info,
+        pulse.worker, pulse.ttl_ms, "\n".join(pulse.apps), pulse.info or b"",
     )  # fmt: skip
 
 

@@ -179,7 +179,7 @@ def _write_all(
     return tuple(stored), tuple(dups)
 
 
-def _write(  # noqa: PLR0912 - one case each
+def _write(  # noqa: C901, PLR0912 - one case each
     rows: Rows, run: Run, entry: port.Entry, opened: list[Call]
 ) -> Event:
     event = claims.add_event(rows, run, entry.event)

@@ -144,6 +144,7 @@ class Heartbeat:
             self._ticker.cancel()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
+            self._thread = None
 
     @property
     def leased(self) -> bool:

@@ -237,6 +237,11 @@ class Engine:
         return dict(self._executor.in_force.refused)
 
     @property
+    def started(self) -> bool:
+        """Whether it serves, or has served."""
+        return self._running or self.draining
+
+    @property
     def leased(self) -> bool:
         """Whether the store has renewed this worker's own lease within its TTL."""
         return self._running and self._heartbeat.leased

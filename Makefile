@@ -56,8 +56,9 @@ bench: $(READY) ## Print the figures of this machine (nothing passes or fails by
 mutants: $(READY) ## Break each guarantee on purpose and demand that its tests notice
 	@$(PY) tests/mutants/run.py $(ARGS)
 
-crds: $(READY) ## Write crds/ from the models in aaa.manifest
+crds: $(READY) ## Write crds/, and the chart's copy of them, from the models in aaa.manifest
 	@PYTHONPATH=runtime:operator $(PY) -m aaa_operator.crds crds
+	@PYTHONPATH=runtime:operator $(PY) -m aaa_operator.crds charts/aaa/files/crds
 
 COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
 	--python-version 3.11 -q

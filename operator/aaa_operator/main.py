@@ -203,7 +203,7 @@ def main() -> int:
         standalone=True,
         namespaces=list(settings.namespaces),
         clusterwide=not settings.namespaces,
-        liveness_endpoint="http://0.0.0.0:8080/healthz",
+        liveness_endpoint="http://0.0.0.0:8081/healthz",
     )
     return 0
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any, Final
 
 from aaa.errors import ConfigError
@@ -52,6 +53,9 @@ class Health:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     questions: dict[str, Question]
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # not the HTTP server's, which looks its own name up
 
 
 class _Server6(_Server):

@@ -9,7 +9,7 @@
 ARG BASE=python:3.13-slim
 
 # ------------------------------------------------------------- tools and sources, in no final image
-FROM ${BASE} AS build
+FROM ${BASE} AS tools
 ARG PIP_INDEX_URL
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1
 WORKDIR /src
@@ -19,22 +19,27 @@ RUN python3 -m venv /build \
 COPY requirements/build.txt requirements/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /build/bin/pip install --require-hashes -r requirements/build.txt
+
+FROM tools AS wheel
 COPY pyproject.toml README.md LICENSE ./
 COPY runtime runtime
 COPY operator operator
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --no-index -w /wheels .
 
-FROM build AS worker-environment
+# Dependencies first: a change of the sources leaves that layer alone.
+FROM tools AS worker-environment
 COPY requirements/worker.txt requirements/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    /build/bin/pip --python /opt/aaa/bin/python install --only-binary :all: --require-hashes -r requirements/worker.txt \
- && /build/bin/pip --python /opt/aaa/bin/python install --no-deps --no-index /wheels/*.whl
+    /build/bin/pip --python /opt/aaa/bin/python install --only-binary :all: --require-hashes -r requirements/worker.txt
+COPY --from=wheel /wheels /wheels
+RUN /build/bin/pip --python /opt/aaa/bin/python install --no-deps --no-index /wheels/*.whl
 
-FROM build AS operator-environment
+FROM tools AS operator-environment
 COPY requirements/operator.txt requirements/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    /build/bin/pip --python /opt/aaa/bin/python install --only-binary :all: --require-hashes -r requirements/operator.txt \
- && /build/bin/pip --python /opt/aaa/bin/python install --no-deps --no-index /wheels/*.whl
+    /build/bin/pip --python /opt/aaa/bin/python install --only-binary :all: --require-hashes -r requirements/operator.txt
+COPY --from=wheel /wheels /wheels
+RUN /build/bin/pip --python /opt/aaa/bin/python install --no-deps --no-index /wheels/*.whl
 
 # ---------------------------------------------------------------------------- what both images share
 FROM ${BASE} AS image

@@ -44,7 +44,7 @@ _WATCHED: Final = (
 
 
 #: Loggers that would write a line for each request.
-_CHATTY: Final = ("httpx2", "httpcore2", "aiohttp.access", "kopf.activities")
+_CHATTY: Final = ("httpx2", "httpcore2", "aiohttp.access", "kopf.activities", "kopf.objects")
 
 
 class Operator:

@@ -10,6 +10,7 @@ import pytest
 
 from aaa import events as ev
 from aaa.algos import ToolLoop
+from aaa.check import check_run
 from aaa.client import Client, catalogue_of
 from aaa.errors import ConfigError, DecisionRefused
 from aaa.events import Event
@@ -81,6 +82,9 @@ class Shop:
     def follow(self, *read: PolicyLayers) -> None:
         self.engine.follow_policies({one.hash: one for one in read})
 
+    def settings(self, one: PolicyLayers) -> str:
+        return ToolHandler(self.registry).under(one).settings_for("refund").hash
+
     @staticmethod
     def _model(request: ModelRequest) -> ModelReply:
         done = sum(message.role == "tool" for message in request.messages)
@@ -117,6 +121,9 @@ async def test_the_next_call_is_run_under_the_changed_policy_and_the_open_one_ke
         await shop.engine.wait("r")
     started = await shop.events("r", ev.TOOL_STARTED)
     assert [event.data["policy"] for event in started] == [ONCE.hash, TWICE.hash]
+    settings = [shop.settings(one) for one in (ONCE, TWICE)]
+    assert [event.data["settings"] for event in started] == settings
+    assert check_run(await shop.store.read("r")) == []
     overview = await shop.client.overview("r")
     assert overview is not None
     assert overview.policy == TWICE.hash

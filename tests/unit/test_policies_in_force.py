@@ -159,6 +159,27 @@ async def test_a_worker_without_the_policy_leaves_the_run_alone_without_asking_a
     assert [event.data["policy"] for event in started] == [TWICE.hash, ONCE.hash]
 
 
+async def test_runs_that_wait_for_their_policy_do_not_hide_others(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aaa.runtime.visits.TAKE_LIMIT", 2)
+    shop.follow(TWICE)
+    await shop.store.open()
+    for number in range(5):
+        await shop.client.submit(shop.app, {"task": "t"}, run_id=f"w{number}", policy=ONCE.hash)
+    await shop.client.submit(shop.app, {"task": "t"}, run_id="r", policy=TWICE.hash)
+    async with shop.engine, asyncio.timeout(ENOUGH_S):
+        await shop.begun.get()
+        shop.go.release()
+        await shop.begun.get()
+        before = shop.store.asked["commit"], shop.store.asked["pulse"]
+        while shop.store.asked["pulse"] < before[1] + 2:
+            await asyncio.sleep(0.01)
+        assert shop.store.asked["commit"] - before[0] < 10
+        shop.go.release()
+        await shop.engine.wait("r")
+
+
 async def test_a_run_that_requires_nothing_is_left_alone_by_a_worker_that_follows_policies(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:

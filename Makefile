@@ -82,7 +82,7 @@ clean: ## Remove .venv, caches and the local store
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # --- The end-to-end tests' Kubernetes cluster: e2e/README.md ------------------------------------
-.PHONY: cluster-up cluster-down e2e-cluster
+.PHONY: cluster-up cluster-down e2e-cluster test-chart
 
 CLUSTER := PYTHONPATH=e2e $(PY) -m cluster
 
@@ -91,6 +91,9 @@ cluster-up: $(READY) ## Start a Kubernetes cluster on this machine (needs Docker
 
 cluster-down: $(READY) ## Take that cluster down, and check that nothing of it is left
 	@$(CLUSTER) down
+
+test-chart: $(READY) ## Test the chart with Helm 3 and 4 (builds both the first time; needs Go)
+	@$(PY) -m pytest e2e/chart --timeout 600 $(ARGS)
 
 e2e-cluster: $(READY) ## Test the cluster itself: its pods, its faults, and that it leaves no trace
 	@$(PY) -m pytest e2e/tests/test_cluster.py e2e/tests/test_kind.py \

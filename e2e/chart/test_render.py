@@ -68,6 +68,7 @@ def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
         ({"store": {"url": "redis://here"}}, "redis.enabled=false"),
         ({"watch": {"namespaces": ["a"], "cluster": True}}, "leave one of them out"),
         ({"images": {"worker": {"digest": "latest"}}}, "digest"),
+        ({"operator": {"env": [{"name": "AAA_OPERATOR_LEASE_NAME"}]}}, "a value of its own"),
     ],
 )
 def test_wrong_values_are_refused_by_name(helm: Helm, values: dict[str, Any], said: str) -> None:

@@ -17,13 +17,18 @@ from aaa.app import load_app
 from aaa.store.redis.address import parse
 from aaa_operator import awaited, crds, uninstall
 from aaa_operator.admission import judge_admission
-from aaa_operator.main import Operator, registry_for
 from aaa_operator.settings import PREFIX, PoolSettings, Settings
 from aaa_operator.stores import url_in
 from chart.matrix import MATRIX
-from chart.rendering import Helm, Raw
+from chart.rendering import CHART, Helm, Raw
 from servers.binaries import redis_binary
 from servers.process import HOST, free_port, wait_until
+
+#: Settings that nobody changes, or not without the rest of the chart; `operator.env` can set them.
+WITHOUT_VALUE = {
+    "pools", "retry_s", "retry_max_s", "read_port", "health_port", "metrics_port", "heartbeat_s",
+    "watch_limit_s",
+}  # fmt: skip
 
 
 def environment(deployment: Raw) -> dict[str, str]:
@@ -61,7 +66,7 @@ def test_every_setting_can_be_set_by_a_value(helm: Helm) -> None:
     given = environment(helm.one("Deployment", "aaa-operator"))
     known = {each.name for kind in (PoolSettings, Settings) for each in fields(kind)}
     left = known - {each.removeprefix(PREFIX).lower() for each in given}
-    assert left == {"pools", "retry_s", "retry_max_s"}  # these through operator.env
+    assert left <= WITHOUT_VALUE
 
 
 def test_probes_and_services_lead_to_ports_that_are_open(helm: Helm) -> None:
@@ -72,9 +77,9 @@ def test_probes_and_services_lead_to_ports_that_are_open(helm: Helm) -> None:
     assert {each["targetPort"] for each in service["spec"]["ports"]} == {"read", "metrics"}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"] == {"path": "/healthz", "port": "health"}
-    registry_for(Operator(Settings(pools=PoolSettings(image="x"))))
-    source = Path(sys.modules["aaa_operator.main"].__file__ or "").read_text()
-    assert f":{ports['health']}/healthz" in source
+    settings = Settings(pools=PoolSettings(image="x"))
+    for name, number in ports.items():
+        assert getattr(settings, f"{name}_port", number) == number
 
 
 def test_commands_are_modules_of_the_operators_image(helm: Helm) -> None:
@@ -153,6 +158,27 @@ def test_a_stores_address_reaches_its_secret_unchanged(helm: Helm, case: str) ->
     text = base64.b64decode(secret["data"]["url"]).decode()
     assert text == values["store"]["url"]
     assert url_in(text, where="Secret") == text
+
+
+def test_every_alert_is_explained_in_the_documentation(helm: Helm) -> None:
+    rule = helm.one("PrometheusRule", "aaa-operator", MATRIX["everything on"])
+    alerts = [each for group in rule["spec"]["groups"] for each in group["rules"]]
+    page = (CHART.parents[1] / "docs" / "kubernetes" / "install.md").read_text()
+    assert [each["alert"] for each in alerts] == re.findall(r"^\| `(AAA\w+)` \|", page, re.M)
+    for each in alerts:
+        assert "aaa_operator_" in each["expr"]
+        assert {"summary", "description"} == set(each["annotations"])
+
+
+def test_monitors_look_where_metrics_are(helm: Helm) -> None:
+    values = MATRIX["everything on"]
+    monitor = helm.one("ServiceMonitor", "aaa-operator", values)
+    service = helm.one("Service", "aaa-operator", values)
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    assert wanted <= service["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {each["name"] for each in service["spec"]["ports"]}
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
 
 
 @pytest.fixture

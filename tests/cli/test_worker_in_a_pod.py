@@ -32,7 +32,7 @@ def layers(**settings: object) -> PolicyLayers:
 
 
 OLD, NEW = layers(max_attempts=2), layers(delivery="at_most_once")
-BAD = layers(enabled=False)
+BAD, EMPTY = layers(enabled=False), PolicyLayers()
 
 
 class Mount:
@@ -179,8 +179,12 @@ async def test_a_policy_that_changes_in_the_folder_holds_from_the_next_call_on(
 async def test_a_policy_that_cannot_be_read_or_does_not_fit_is_refused_by_name(
     pod: Pod, ended: Ended
 ) -> None:
-    half = json.dumps(NEW.to_json())[:20]
-    pod.policies.write(OLD, BAD, **{f"{NEW.hash}.json": half, "notes.json": "{}"})
+    wrong = {
+        f"{NEW.hash}.json": json.dumps(NEW.to_json())[:20],
+        f"{EMPTY.hash}.json": json.dumps(OLD.to_json()),
+        "notes.json": "{}",
+    }
+    pod.policies.write(OLD, BAD, **wrong)
     ended(await asyncio.to_thread(pod.start))
     client, _ = await open_client(pod.url)
     try:
@@ -191,7 +195,8 @@ async def test_a_policy_that_cannot_be_read_or_does_not_fit_is_refused_by_name(
 
         first = await until(said)
         assert first.policies == {OLD.hash}
-        assert set(first.refused) == {BAD.hash, NEW.hash, "notes.json"}
+        assert set(first.refused) == {BAD.hash, NEW.hash, EMPTY.hash, "notes.json"}
+        assert f"holds other policies: their hash is {OLD.hash}" in first.refused[EMPTY.hash]
         assert f"policy file {NEW.hash}.json is not JSON" in first.refused[NEW.hash]
         assert "enabled=False cannot be combined with requires_approval" in first.refused[BAD.hash]
         await client.submit(pod.app, {"task": "blast"}, run_id="r", policy=NEW.hash)

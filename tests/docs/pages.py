@@ -9,6 +9,7 @@ What a block is follows from its fence:
   stands below each is what it prints, where ``…`` stands for anything, in a line or for lines.
   Times, dates, digests and names of workers may differ. A command that fails is one that
   ``echo $?`` follows.
+- ``console cluster``: the same in a cluster; typed by the end-to-end tests, shown only here.
 - ``sh``, ``text``, ``sql`` and blocks without a name are shown only.
 """
 
@@ -36,7 +37,7 @@ RUNTIME = Path(aaa.__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LIMIT_S = 90.0
 KNOWN = {"python", "yaml", "console", "sh", "text", "sql", ""}
-_INFO = re.compile(r'(?P<language>\w*)(?: title="(?P<title>[^"]+)")?[ \t]*\n')
+_INFO = re.compile(r'(?P<language>\w*)(?P<cluster> cluster)?(?: title="(?P<title>[^"]+)")?[ \t]*\n')
 _END = "\x1e"
 
 
@@ -62,6 +63,8 @@ class Blocks:
             if language not in KNOWN:
                 raise AssertionError(f"{self.page.name}: nobody runs a block of {language!r}")
             region.parsed = region.lexemes["source"]
+            if region.lexemes["cluster"]:
+                continue
             if title:
                 region.evaluator = self._save
             elif language == "python":

@@ -51,6 +51,17 @@ def edited(event: Event, **data: Any) -> Event:
 # ---------------------------------------------------------------------------- the changes
 
 
+def required(policy: str) -> Change:
+    """The run required this policy from its beginning."""
+
+    def change(made: Made) -> Made:
+        root, *rest = made.events
+        event = root.caused(ev.RUN_POLICY, {"policy": policy})
+        return with_events(made, renumbered([root, event, *rest]))
+
+    return change
+
+
 def drop(type_: str, nth: int = 0, *, renumber: bool = True) -> Change:
     def change(made: Made) -> Made:
         events = list(made.events)
@@ -321,6 +332,7 @@ BREAKS: list[Break] = [
             "cap raised",
             policies(Terms(max_attempts=1), Terms(max_attempts=9)),
         ),
+        ("G22", "takeover", "another policy than required", required("0" * 32)),
         ("G22", "takeover", "key changes", edit(ev.TOOL_STARTED, 1, idempotency_key="x")),
         ("G24", "one_call", "answered twice", again(ev.LLM_COMPLETED, id="x")),
         ("G24", "one_call", "answer to another", edit(ev.LLM_COMPLETED, turn=2)),

@@ -10,6 +10,7 @@ import pytest
 
 from aaa import events as ev
 from aaa.algos import ToolLoop
+from aaa.check import check_run
 from aaa.client import Client, catalogue_of
 from aaa.errors import ConfigError, DecisionRefused
 from aaa.events import Event
@@ -81,6 +82,9 @@ class Shop:
     def follow(self, *read: PolicyLayers) -> None:
         self.engine.follow_policies({one.hash: one for one in read})
 
+    def settings(self, one: PolicyLayers) -> str:
+        return ToolHandler(self.registry).under(one).settings_for("refund").hash
+
     @staticmethod
     def _model(request: ModelRequest) -> ModelReply:
         done = sum(message.role == "tool" for message in request.messages)
@@ -117,6 +121,9 @@ async def test_the_next_call_is_run_under_the_changed_policy_and_the_open_one_ke
         await shop.engine.wait("r")
     started = await shop.events("r", ev.TOOL_STARTED)
     assert [event.data["policy"] for event in started] == [ONCE.hash, TWICE.hash]
+    settings = [shop.settings(one) for one in (ONCE, TWICE)]
+    assert [event.data["settings"] for event in started] == settings
+    assert check_run(await shop.store.read("r")) == []
     overview = await shop.client.overview("r")
     assert overview is not None
     assert overview.policy == TWICE.hash
@@ -150,6 +157,27 @@ async def test_a_worker_without_the_policy_leaves_the_run_alone_without_asking_a
         await shop.engine.wait("other")
     started = [*await shop.events("r", ev.TOOL_STARTED)]
     assert [event.data["policy"] for event in started] == [TWICE.hash, ONCE.hash]
+
+
+async def test_runs_that_wait_for_their_policy_do_not_hide_others(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aaa.runtime.visits.TAKE_LIMIT", 2)
+    shop.follow(TWICE)
+    await shop.store.open()
+    for number in range(5):
+        await shop.client.submit(shop.app, {"task": "t"}, run_id=f"w{number}", policy=ONCE.hash)
+    await shop.client.submit(shop.app, {"task": "t"}, run_id="r", policy=TWICE.hash)
+    async with shop.engine, asyncio.timeout(ENOUGH_S):
+        await shop.begun.get()
+        shop.go.release()
+        await shop.begun.get()
+        before = shop.store.asked["commit"], shop.store.asked["pulse"]
+        while shop.store.asked["pulse"] < before[1] + 2:
+            await asyncio.sleep(0.01)
+        assert shop.store.asked["commit"] - before[0] < 10
+        shop.go.release()
+        await shop.engine.wait("r")
 
 
 async def test_a_run_that_requires_nothing_is_left_alone_by_a_worker_that_follows_policies(

@@ -95,4 +95,10 @@ capabilities:
 {{- if gt (int .Values.workers.minReplicas) (int .Values.workers.maxReplicas) -}}
 {{- fail "workers.minReplicas is above workers.maxReplicas" -}}
 {{- end -}}
+{{- $free := list "AAA_OPERATOR_RETRY_S" "AAA_OPERATOR_RETRY_MAX_S" "AAA_OPERATOR_HEARTBEAT_S" "AAA_OPERATOR_WATCH_LIMIT_S" -}}
+{{- range .Values.operator.env -}}
+{{- if and (hasPrefix "AAA_OPERATOR_" .name) (not (has .name $free)) -}}
+{{- fail (printf "operator.env sets %s, which is set by a value of its own: set that" .name) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}

@@ -80,8 +80,8 @@ def at_most_once(history: History, known: Known) -> Iterator[Finding]:
     """G4: no second start under ``at_most_once``; an unknown outcome says so, and is resolved once."""
     for call in history.calls.values():
         for first, second in _again(call):
-            terms = known.terms.get(first.data["policy"])
-            if terms is not None and terms.once and first.data["policy"] == second.data["policy"]:
+            terms = known.terms.get(first.settings)
+            if terms is not None and terms.once and first.settings == second.settings:
                 yield second.seq, f"call {call.call_id} may begin once, and did at {first.seq}"
     for item in history.of(ev.TOOL_FAILED):
         if item.data["error"] == "OutcomeUnknown" and not item.effect_unknown:
@@ -134,7 +134,7 @@ def bounded_attempts(history: History, known: Known) -> Iterator[Finding]:
     """G5: at most ``max_attempts`` starts; what is not known of an effect is said."""
     for call in history.calls.values():
         for number, start in enumerate(call.starts, 1):
-            terms = known.terms.get(start.data["policy"])
+            terms = known.terms.get(start.settings)
             if terms is not None and not terms.once and number > terms.max_attempts:
                 cap = terms.max_attempts
                 yield start.seq, f"call {call.call_id} begins {number} times, and may {cap} times"
@@ -175,7 +175,7 @@ def fenced_results(history: History, known: Known) -> Iterator[Finding]:
         newest, attempt = call.newest_start(result.at), result.data["attempt"]
         if newest is None or newest.data["attempt"] <= attempt:
             continue
-        terms = [known.terms.get(start.data["policy"]) for start in call.starts]
+        terms = [known.terms.get(start.settings) for start in call.starts]
         if all(each is not None and each.fence_results for each in terms):
             yield (
                 result.seq,
@@ -230,7 +230,7 @@ def rejected_results(history: History, _: Known) -> Iterator[Finding]:
 def unguarded(history: History, known: Known) -> Iterator[Finding]:
     """G18: without the guard there is no lease, and no record of an attempt."""
     for item in history.of(ev.TOOL_STARTED):
-        terms = known.terms.get(item.data["policy"])
+        terms = known.terms.get(item.settings)
         if terms is not None and not terms.enabled:
             yield item.seq, f"{item.data['name']} runs unguarded, and yet has a recorded attempt"
 
@@ -253,7 +253,7 @@ def only_tightened(history: History, known: Known) -> Iterator[Finding]:
     for call in history.calls.values():
         seen: dict[str, Terms] = {}
         for number, start in enumerate(call.starts, 1):
-            policy = start.data["policy"]
+            policy = start.settings
             before = [terms for name, terms in seen.items() if name != policy]
             if any(terms.once for terms in before):
                 yield start.seq, f"a later policy repeats call {call.call_id}, which may begin once"
@@ -266,6 +266,20 @@ def only_tightened(history: History, known: Known) -> Iterator[Finding]:
                 yield start.seq, f"the key of call {call.call_id} changes between attempts"
             if policy in known.terms:
                 seen[policy] = known.terms[policy]
+    yield from _under_another_policy(history)
+
+
+def _under_another_policy(history: History) -> Iterator[Finding]:
+    required = ""
+    for item in history.of(ev.RUN_POLICY, ev.TOOL_STARTED):
+        if item.type == ev.RUN_POLICY:
+            required = item.data["policy"]
+        elif required and item.data["policy"] != required:
+            name = item.data["name"]
+            yield (
+                item.seq,
+                f"{name} begins under another policy than {required}, which the run requires",
+            )
 
 
 def _again(call: Call) -> Iterator[tuple[Item, Item]]:

@@ -85,6 +85,11 @@ class Item:
         return self.event.seq
 
     @property
+    def settings(self) -> str:
+        """Of an attempt: the hash of the settings that it began under."""
+        return str(self.data.get("settings") or self.data["policy"])
+
+    @property
     def effect_unknown(self) -> bool:
         return self.data.get("effect") == "unknown"
 

@@ -80,7 +80,7 @@ def _of_call(
         if effect.key != call.key:
             yield "G13", f"an effect of call {name} carries the key {effect.key!r}, not its own"
         seen.add(effect.attempt)
-    known = [terms[s.data["policy"]] for s in call.starts if s.data["policy"] in terms]
+    known = [terms[s.settings] for s in call.starts if s.settings in terms]
     if any(each.once for each in known) and len(done) > 1:
         yield "G4", f"call {name} may happen once, and happened {len(done)} times"
     elif known and len(done) > (cap := min(each.max_attempts for each in known)):

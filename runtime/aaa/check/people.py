@@ -55,7 +55,7 @@ def _start(call: Call, known: Known) -> Iterator[Finding]:
     first = call.starts[0]
     said = [word for word in call.words if word.at < first.at]
     approved = [word for word in said if word.type == ev.APPROVED]
-    terms = known.terms.get(first.data["policy"])
+    terms = known.terms.get(first.settings)
     if terms is not None and terms.requires_approval and not approved:
         yield first.seq, f"call {call.call_id} begins, and nobody has approved it"
     elif said and said[-1].type != ev.APPROVED:

@@ -95,5 +95,6 @@ def _offer(tools: ToolHandler, policy: str) -> dict[str, ToolTerms]:
             policy=policy or settings.hash,
             guarded=guard.enabled,
             needs_approval=settings.requires_approval,
+            settings=settings.hash if policy else "",
         )
     return offered

@@ -209,15 +209,15 @@ def _start(
         if call.approval == "granted":
             call.approval = "used"
         if call.guarded and call.queue.startswith(port.TOOL_QUEUE):
-            _record_start(rows, run, call, terms.policy, offer.worker)
+            _record_start(rows, run, call, terms, offer.worker)
     rows.save_call(call)
 
 
-def _record_start(rows: Rows, run: Run, call: Call, policy: str, worker: str) -> None:
+def _record_start(rows: Rows, run: Run, call: Call, terms: ToolTerms, worker: str) -> None:
     raw = (
         f'{{"attempt":{call.attempt},"call_id":{call.call_json},'
         f'"idempotency_key":{call.key_json},"name":{call.name_json},'
-        f'"policy":{json_text(policy)},"worker":{json_text(worker)}}}'
+        f'"policy":{terms.recorded_json},"worker":{json_text(worker)}}}'
     )
     add_event(
         rows,

@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from aaa.events import Event
+from aaa.ids import json_text
 
 DEFAULT_PARTITIONS: Final = 64
 DEFAULT_APP: Final = "local"
@@ -182,9 +183,18 @@ class ToolTerms:
     delivery: str
     max_attempts: int
     lease_ttl_ms: int
+    #: What an attempt records: the policy that the run requires, else ``settings``.
     policy: str = ""
     guarded: bool = True
     needs_approval: bool = False
+    #: Hash of the tool's settings under the required policy; recorded beside it.
+    settings: str = ""
+
+    @property
+    def recorded_json(self) -> str:
+        """The value of ``policy`` in ``aaa.tool.started``, as JSON text, and what follows it there."""
+        policy = json_text(self.policy)
+        return f'{policy},"settings":{json_text(self.settings)}' if self.settings else policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ class Address:
             return self.conninfo
         try:
             now = conninfo_to_dict(parse(self.latest()).conninfo)
-        except (OSError, ConfigError):  # in the middle of a change; the old ones may still do
+        except (OSError, ValueError):  # in the middle of a change; the old ones may still do
             return self.conninfo
         said = {name: now[name] for name in ("user", "password") if name in now}
         return make_conninfo(self.conninfo, **said)

@@ -149,7 +149,7 @@ def _offer(offer: port.Offer, sessions: Mapping[str, int]) -> Json:
                 "delivery": str(terms.delivery),
                 "max": terms.max_attempts,
                 "ttl": terms.lease_ttl_ms,
-                "policy": json_text(terms.policy),
+                "policy": terms.recorded_json,
                 "guarded": terms.guarded,
                 "approve": terms.needs_approval,
             }

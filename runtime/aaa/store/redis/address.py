@@ -92,7 +92,7 @@ class Address:
             return self
         try:
             read = parse(self.latest())
-        except (OSError, ConfigError):  # in the middle of a change; the old ones may still do
+        except (OSError, ValueError):  # in the middle of a change; the old ones may still do
             return self
         return replace(
             self,

@@ -103,7 +103,7 @@ def _terms(queues: Mapping[str, port.ToolTerms]) -> Fields:
         fields += (
             _name(queue), terms.delivery.encode(), b"%d" % terms.max_attempts,
             b"%d" % terms.lease_ttl_ms, _flag(terms.guarded), _flag(terms.needs_approval),
-            json_text(terms.policy).encode(),
+            terms.recorded_json.encode(),
         )  # fmt: skip
     return fields
 

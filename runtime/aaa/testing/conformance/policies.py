@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aaa import events as ev
+from aaa.ids import canonical
 from aaa.store import port
 from aaa.store.port import Entry
 from aaa.testing.conformance.cases import case
@@ -28,7 +29,12 @@ async def a_call_is_claimed_under_the_policy_that_its_run_requires(s: Scene) -> 
     other = await s.call(run="other")
     assert [one.request for one in (await s.claim("w1", limit=1)).claimed] == [other]
     assert not (await s.claim("w1", queues=(REFUND, NEW))).claimed
-    got = (await s.claim("w1", queues=(OLD,))).claimed
+    how = terms(policy="old", settings='"ü"')
+    got = (await s.claim("w1", how, queues=(OLD,))).claimed
+    for one in got:
+        assert one.started is not None
+        assert one.started.raw == canonical(one.started.data)
+        assert (one.started.data["policy"], one.started.data["settings"]) == ("old", '"ü"')
     assert {one.request for one in got} == {request, later}
     assert {one.queue for one in got} == {OLD}
 

@@ -216,7 +216,8 @@ def main() -> int:
     kopf.run(
         registry=registry_for(operator),
         standalone=True,
-        identity=operator.me,  # kopf's own would ask for the user's name, which a pod has not
+        # kopf's own would ask for the user's name, which a pod has not.
+        identity=operator.me,  # type: ignore[arg-type]
         namespaces=list(settings.namespaces),
         clusterwide=not settings.namespaces,
         liveness_endpoint="http://0.0.0.0:8081/healthz",

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from cli.desk import APP, Desk, read_until
 from servers import RedisServer
 from servers.process import free_port
 
-ENOUGH_S = 60.0
+ENOUGH_S = float(os.environ.get("AAA_TEST_PATIENCE_S", "60"))
 
 
 def layers(**settings: object) -> PolicyLayers:
@@ -121,6 +122,16 @@ async def until(ask: Callable[[], Any]) -> Any:
         while not (found := await ask()):
             await asyncio.sleep(0.02)
     return found
+
+
+async def heard(worker: subprocess.Popen[str], *texts: str) -> None:
+    """Wait for a line of its output; one that says nothing is ended, which ends the wait."""
+    bound = threading.Timer(ENOUGH_S, worker.kill)
+    bound.start()
+    try:
+        await asyncio.to_thread(read_until, worker, *texts)
+    finally:
+        bound.cancel()
 
 
 async def newest(client: Client, run_id: str, type_: str, count: int = 1) -> Any:
@@ -235,9 +246,7 @@ async def test_an_outcome_outlives_a_password_that_is_rotated_under_the_worker(
             admin.execute_command("ACL", "SETUSER", "tenant", "resetpass", ">second")
             admin.execute_command("CLIENT", "KILL", "USER", "tenant")
             (desk.folder / "go").touch()
-            await asyncio.to_thread(
-                read_until, worker, "store unavailable, will try again", "refuses the user name"
-            )
+            await heard(worker, "store unavailable, will try again", "refuses the user name")
             other = pod.secret.with_suffix(".new")
             other.write_text(redis_url.replace("//", "//tenant:second@"))
             other.rename(pod.secret)

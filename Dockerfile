@@ -9,13 +9,15 @@
 ARG BASE=python:3.13-slim
 
 # ------------------------------------------------------------- tools and sources, in no final image
-FROM ${BASE} AS build
+FROM ${BASE} AS tools
 ARG PIP_INDEX_URL
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off
 WORKDIR /src
 # The environments that are shipped have no pip: that of the builder fills them.
 RUN python3 -m venv /build \
  && python3 -m venv --without-pip /opt/aaa
+
+FROM tools AS wheel
 COPY requirements/build.txt requirements/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /build/bin/pip install --require-hashes -r requirements/build.txt
@@ -24,17 +26,20 @@ COPY runtime runtime
 COPY operator operator
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --no-index -w /wheels .
 
-FROM build AS worker-environment
+# Dependencies before sources: a changed source installs nothing else anew.
+FROM tools AS worker-environment
 COPY requirements/worker.txt requirements/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    /build/bin/pip --python /opt/aaa/bin/python install --only-binary :all: --require-hashes -r requirements/worker.txt \
- && /build/bin/pip --python /opt/aaa/bin/python install --no-deps --no-index /wheels/*.whl
+    /build/bin/pip --python /opt/aaa/bin/python install --only-binary :all: --require-hashes -r requirements/worker.txt
+COPY --from=wheel /wheels /wheels
+RUN /build/bin/pip --python /opt/aaa/bin/python install --no-deps --no-index /wheels/*.whl
 
-FROM build AS operator-environment
+FROM tools AS operator-environment
 COPY requirements/operator.txt requirements/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    /build/bin/pip --python /opt/aaa/bin/python install --only-binary :all: --require-hashes -r requirements/operator.txt \
- && /build/bin/pip --python /opt/aaa/bin/python install --no-deps --no-index /wheels/*.whl
+    /build/bin/pip --python /opt/aaa/bin/python install --only-binary :all: --require-hashes -r requirements/operator.txt
+COPY --from=wheel /wheels /wheels
+RUN /build/bin/pip --python /opt/aaa/bin/python install --no-deps --no-index /wheels/*.whl
 
 # ---------------------------------------------------------------------------- what both images share
 FROM ${BASE} AS image

@@ -11,22 +11,22 @@ ARG BASE=python:3.13-slim
 # ------------------------------------------------------------- tools and sources, in no final image
 FROM ${BASE} AS tools
 ARG PIP_INDEX_URL
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off
 WORKDIR /src
 # The environments that are shipped have no pip: that of the builder fills them.
 RUN python3 -m venv /build \
  && python3 -m venv --without-pip /opt/aaa
+
+FROM tools AS wheel
 COPY requirements/build.txt requirements/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /build/bin/pip install --require-hashes -r requirements/build.txt
-
-FROM tools AS wheel
 COPY pyproject.toml README.md LICENSE ./
 COPY runtime runtime
 COPY operator operator
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --no-index -w /wheels .
 
-# Dependencies first: a change of the sources leaves that layer alone.
+# Dependencies before sources: a changed source installs nothing else anew.
 FROM tools AS worker-environment
 COPY requirements/worker.txt requirements/
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \

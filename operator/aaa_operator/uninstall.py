@@ -30,6 +30,8 @@ log = logging.getLogger("aaa.operator")
 
 #: Seconds between looks at what is still there.
 LOOK_S: Final = 1.0
+#: AgentRuns that are released at a time.
+AT_ONCE: Final = 32
 #: An object that somebody else changed in between is looked at again this often.
 ATTEMPTS: Final = 5
 #: The whole cluster, where a namespace is expected.
@@ -94,8 +96,9 @@ class Uninstall:
     async def _release_runs(self) -> None:
         held = await self._held()
         for _ in range(ATTEMPTS):
-            for run in held:
-                await self._release(run["metadata"])
+            for first in range(0, len(held), AT_ONCE):
+                some = held[first : first + AT_ONCE]
+                await asyncio.gather(*(self._release(run["metadata"]) for run in some))
             held = await self._held()
             if not held:
                 return

@@ -52,4 +52,4 @@ def test_the_images_run_as_nobody_in_particular_and_start_without_a_shell() -> N
     assert len(started) == 3
     assert all(re.fullmatch(r'\w+ \["[^\]]+"\]', line) for line in started)
     bases = {line.split()[1] for line in lines if line.startswith("FROM")}
-    assert bases == {"${BASE}", "build", "image"}
+    assert bases == {"${BASE}", "tools", "image"}

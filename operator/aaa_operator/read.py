@@ -102,7 +102,7 @@ async def _handled(
         if not reading.may_read(namespace, request.query.get("uid", "")):
             raise Unreadable(
                 403,
-                "Forbidden",
+                "UnknownUid",
                 f"name as ?uid= the uid of an AgentRun in {namespace}: it shows that you may read "
                 "them",
             )

@@ -76,19 +76,10 @@ class Operator:
         """Connect; lead as soon as nobody else does; until then only listen."""
         settings = self.settings
         self._api = await self._stack.enter_async_context(connected())
-        self._queue = queue = KeyedQueue(
+        self._queue = KeyedQueue(
             self._look, retry_s=settings.retry_s, retry_max_s=settings.retry_max_s
         )
-        observe = self.metrics.observe
-        observe("aaa_operator_leader", "1 while this process leads", self._leading.is_set)
-        observe(
-            "aaa_operator_queue_depth", "Namespaces that wait to be looked at", lambda: queue.depth
-        )
-        observe(
-            "aaa_operator_watch_age_seconds",
-            "Since the watch last delivered the heartbeat; -1 before the first time",
-            lambda: -1.0 if self.heartbeat.age_s is None else self.heartbeat.age_s,
-        )
+        self.observe()
         self._stack.push_async_callback(self.reading.close)
         apps = (
             (settings.read_port, read_app(self.reading)),
@@ -98,6 +89,21 @@ class Operator:
         await serve(self._stack, apps)
         self._tasks.append(asyncio.ensure_future(self._lead(self._api)))
         self._tasks.append(asyncio.ensure_future(self.heartbeat.run(self._api)))
+
+    def observe(self) -> None:
+        """Let the metrics read what only this process knows of itself."""
+        observe = self.metrics.observe
+        observe("aaa_operator_leader", "1 while this process leads", self._leading.is_set)
+        observe(
+            "aaa_operator_queue_depth",
+            "Namespaces that wait to be looked at",
+            lambda: 0 if self._queue is None else self._queue.depth,
+        )
+        observe(
+            "aaa_operator_watch_age_seconds",
+            "Since the watch last delivered the heartbeat; -1 before the first time",
+            lambda: -1.0 if self.heartbeat.age_s is None else self.heartbeat.age_s,
+        )
 
     async def stop(self) -> None:
         for task in self._tasks:

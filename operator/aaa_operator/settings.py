@@ -66,9 +66,9 @@ class Settings:
     lease_name: str = "aaa-operator"
     lease_ttl_s: int = field(default=15, metadata={"low": 3, "high": 300})
     #: Ports of the read-only endpoint, of ``/healthz`` and ``/readyz``, and of ``/metrics``.
-    read_port: int = field(default=8080, metadata={"low": 0, "high": 65_535})
-    health_port: int = field(default=8081, metadata={"low": 0, "high": 65_535})
-    metrics_port: int = field(default=9090, metadata={"low": 0, "high": 65_535})
+    read_port: int = field(default=8080, metadata={"low": 1, "high": 65_535})
+    health_port: int = field(default=8081, metadata={"low": 1, "high": 65_535})
+    metrics_port: int = field(default=9090, metadata={"low": 1, "high": 65_535})
     #: Seconds between changes that must come back through the watch.
     heartbeat_s: float = field(default=20.0, metadata={"low": 1, "high": 600})
     #: Seconds after which such a change that has not come back ends the process: more than a
@@ -98,7 +98,13 @@ class Settings:
         pools = PoolSettings(**_read(PoolSettings, environment))
         if pools.min_replicas > pools.max_replicas:
             raise ConfigError(f"{PREFIX}MIN_REPLICAS is above {PREFIX}MAX_REPLICAS")
-        return cls(pools=pools, **_read(cls, environment))
+        settings = cls(pools=pools, **_read(cls, environment))
+        if len({settings.read_port, settings.health_port, settings.metrics_port}) < 3:
+            raise ConfigError(
+                f"{PREFIX}READ_PORT, {PREFIX}HEALTH_PORT and {PREFIX}METRICS_PORT must be three "
+                "different ports"
+            )
+        return settings
 
 
 def _read(kind: type, environment: Mapping[str, str]) -> dict[str, Any]:

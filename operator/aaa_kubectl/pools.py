@@ -29,7 +29,7 @@ async def _pools(json: bool) -> int:
     from rich.text import Text
 
     from aaa.cli import screen
-    from aaa.cli.text import clean, moment
+    from aaa.cli.text import clean, moment, one
 
     told: dict[str, Any] = {"pools": []}
     async with reading_all() as (site, remote):
@@ -44,7 +44,9 @@ async def _pools(json: bool) -> int:
         return 0
     for pool in told["pools"]:
         head = Text(pool["name"], style="bold")
-        head.append(f"  {pool['ready']} of {pool['replicas']} ready, {pool['runs']} open runs")
+        head.append(
+            f"  {pool['ready']} of {pool['replicas']} ready, {one(pool['runs'], 'open run')}"
+        )
         if pool["restartingSinceMs"] is not None:
             head.append(f", restarting since {moment(pool['restartingSinceMs'])}", style="yellow")
         screen.out().print(head, soft_wrap=True)
@@ -55,7 +57,7 @@ async def _pools(json: bool) -> int:
         for pod in pool["pods"]:
             begun = "" if pod["startedMs"] is None else moment(pod["startedMs"])
             ready = "ready" if pod["ready"] else "not ready"
-            again = f"{pod['restarts']} restarts" if pod["restarts"] else ""
+            again = one(pod["restarts"], "restart") if pod["restarts"] else ""
             table.add_row(f"  {clean(pod['name'])}", pod["phase"], ready, begun, again)
         if pool["pods"]:
             screen.out().print(table)

@@ -169,7 +169,7 @@ class _Standing(Collector):
                 runs.add_metric([name, state], count)
             busy = _backlog(found, {} if seen is None else seen.backlog)
             for pool in self._cluster.pools(name).values():
-                replicas.add_metric([name, pool.name], _replicas(pool))
+                replicas.add_metric([name, pool.name], replicas_of(pool))
                 ready.add_metric([name, pool.name], sum(pod.ready for pod in pool.pods))
                 backlog.add_metric([name, pool.name], busy.get(pool.name, 0))
             if seen is not None:
@@ -187,6 +187,13 @@ def state_of(run: RunSeen) -> str:
     return str(found.get("reason") or "New")
 
 
+def replicas_of(pool: Pool) -> int:
+    """How many pods the pool should have."""
+    if pool.deployment is None:
+        return 0
+    return int((pool.deployment.get("spec") or {}).get("replicas", 1))
+
+
 def _backlog(runs: list[RunSeen], busy: Mapping[str, int]) -> dict[str, int]:
     found: dict[str, int] = {}
     for run in runs:
@@ -194,10 +201,6 @@ def _backlog(runs: list[RunSeen], busy: Mapping[str, int]) -> dict[str, int]:
         if pool and not run.finished:
             found[str(pool)] = found.get(str(pool), 0) + busy.get(run.run_id or "", 0)
     return found
-
-
-def _replicas(pool: Pool) -> int:
-    return int(((pool.deployment or {}).get("spec") or {}).get("replicas", 0))
 
 
 def _gauge(name: str, about: str, *labels: str) -> GaugeMetricFamily:

@@ -20,7 +20,7 @@ from aaa_operator import names, shown
 from aaa_operator.binding import layers_in
 from aaa_operator.cluster import Cluster
 from aaa_operator.evictions import entries_in
-from aaa_operator.metrics import state_of
+from aaa_operator.metrics import replicas_of, state_of
 from aaa_operator.observe import PodSeen, Pool, Problem, RunSeen, meta_of
 from aaa_operator.pools import pool_state
 from aaa_operator.restart import restarting_since_ms
@@ -252,11 +252,10 @@ def pool_shown(pool: Pool, *, runs: int) -> Json:
     """A pool: its pods, what its workers serve, and why none is ready."""
     state = pool_state(pool)
     problem = state.problem
-    spec = (pool.deployment or {}).get("spec") or {}
     policies = (pool.config or {}).get("data") or {}
     return {
         "name": pool.name,
-        "replicas": int(spec.get("replicas", 0)),
+        "replicas": replicas_of(pool),
         "ready": sum(pod.ready for pod in pool.pods),
         "runs": runs,
         "app": state.app,

@@ -33,6 +33,7 @@ class FakeApi:
         self.answers: dict[tuple[str, str], list[Response]] = {}
         self._version = 0
         routes = [
+            Route("/{base:path}/namespaces/{ns}/{plural}", self._list, methods=["GET"]),
             Route("/{base:path}/namespaces/{ns}/{plural}", self._collection, methods=["POST"]),
             Route("/{base:path}/namespaces/{ns}/{plural}/{name}", self._object, methods=_ALL),
             Route("/{base:path}/namespaces/{ns}/{plural}/{name}/{sub}", self._object, methods=_ALL),
@@ -66,6 +67,14 @@ class FakeApi:
     async def _other(self, request: Request) -> Response:
         found = self.others.get(request.url.path)
         return _said(404, "NotFound") if found is None else JSONResponse(found)
+
+    async def _list(self, request: Request) -> Response:
+        kind, ns = KINDS.get(request.path_params["plural"]), request.path_params["ns"]
+        if kind is None:
+            return await self._other(request)
+        found = [raw for (k, n, _), raw in sorted(self.objects.items()) if (k, n) == (kind, ns)]
+        limit = int(request.query_params.get("limit", len(found)))
+        return JSONResponse({"kind": f"{kind}List", "items": found[:limit]})
 
     async def _collection(self, request: Request) -> Response:
         kind = KINDS[request.path_params["plural"]]
@@ -170,4 +179,5 @@ def _merged(live: Any, patch: Any) -> Any:
 
 
 def _said(status: int, reason: str, message: str = "") -> Response:
-    return JSONResponse({"reason": reason, "message": message or reason}, status_code=status)
+    told = {"kind": "Status", "reason": reason, "message": message or reason}
+    return JSONResponse(told, status_code=status)

@@ -42,12 +42,24 @@ RESOURCES: Final = {
 
 
 class ApiFailure(Exception):
-    """The API server refused. ``status`` is HTTP's; 0 when it did not answer at all."""
+    """The API server refused. ``status`` is HTTP's; 0 when it did not answer at all.
+
+    ``detail`` is what it said, without the request; ``body`` its whole answer, if that was an object.
+    """
 
     def __init__(
-        self, status: int, reason: str, message: str, *, retry_after_s: float | None = None
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        detail: str | None = None,
+        body: Mapping[str, Any] | None = None,
     ) -> None:
         self.status, self.reason, self.retry_after_s = status, reason, retry_after_s
+        self.detail = message if detail is None else detail
+        self.body = body or {}
         super().__init__(message)
 
     @property
@@ -67,17 +79,23 @@ class ApiFailure(Exception):
 
 
 class Api:
-    """Requests to one API server."""
+    """Requests to one API server. ``manager`` is the field manager of what is written."""
 
-    def __init__(self, http: httpx2.AsyncClient) -> None:
-        self._http = http
+    def __init__(self, http: httpx2.AsyncClient, *, manager: str = names.MANAGER) -> None:
+        self._http, self._manager = http, manager
 
     async def get(self, kind: str, name: str, *, namespace: str) -> dict[str, Any]:
         return await self._send("GET", path(kind, namespace, name))
 
-    async def get_path(self, where: str) -> dict[str, Any]:
+    async def get_path(
+        self, where: str, *, params: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """One object by its whole path, for what is not namespaced."""
-        return await self._send("GET", where)
+        return await self._send("GET", where, params=params)
+
+    async def ask(self, where: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Post a question that is stored nowhere, such as who the caller is; the answer."""
+        return await self._send("POST", where, body=question)
 
     async def list_all(
         self, kind: str, *, namespace: str = "", labels: str = ""
@@ -96,11 +114,11 @@ class Api:
     async def apply(self, wanted: Mapping[str, Any], *, namespace: str) -> dict[str, Any]:
         """Server-side apply of a whole object, as its only manager of these fields."""
         where = path(wanted["kind"], namespace, wanted["metadata"]["name"])
-        params = {"fieldManager": names.MANAGER, "force": "true"}
+        params = {"fieldManager": self._manager, "force": "true"}
         return await self._send("PATCH", where, params=params, body=wanted, content=APPLY)
 
     async def create(self, kind: str, made: Mapping[str, Any], *, namespace: str) -> dict[str, Any]:
-        params = {"fieldManager": names.MANAGER}
+        params = {"fieldManager": self._manager}
         return await self._send("POST", path(kind, namespace), params=params, body=made)
 
     async def replace(
@@ -108,14 +126,14 @@ class Api:
     ) -> dict[str, Any]:
         """Replace an object; its ``resourceVersion`` is the precondition."""
         where = path(kind, namespace, made["metadata"]["name"])
-        return await self._send("PUT", where, params={"fieldManager": names.MANAGER}, body=made)
+        return await self._send("PUT", where, params={"fieldManager": self._manager}, body=made)
 
     async def merge(
         self, kind: str, name: str, patch: Mapping[str, Any], *, namespace: str, below: str = ""
     ) -> dict[str, Any]:
         """Merge patch; ``below`` names a subresource."""
         where = path(kind, namespace, name) + (f"/{below}" if below else "")
-        params = {"fieldManager": names.MANAGER}
+        params = {"fieldManager": self._manager}
         return await self._send("PATCH", where, params=params, body=patch, content=MERGE)
 
     async def patch_version(
@@ -134,7 +152,7 @@ class Api:
         return await self._send(
             "PATCH",
             where,
-            params={"fieldManager": names.MANAGER},
+            params={"fieldManager": self._manager},
             body=[lock, *operations],
             content=JSON_PATCH,
         )
@@ -173,7 +191,7 @@ class Api:
         method: str,
         where: str,
         *,
-        params: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
         body: Any = None,
         content: str = "application/json",
     ) -> dict[str, Any]:
@@ -183,7 +201,8 @@ class Api:
                 method, where, params=dict(params or {}), headers=headers, json=body
             )
         except httpx2.HTTPError as error:
-            raise ApiFailure(0, "NoAnswer", f"{method} {where}: {error!r}") from error
+            said = str(error) or type(error).__name__
+            raise ApiFailure(0, "NoAnswer", f"{method} {where}: {error!r}", detail=said) from error
         if reply.is_success:
             found = reply.json() if reply.content else {}
             return found if isinstance(found, dict) else {}
@@ -224,4 +243,6 @@ def _failure(method: str, where: str, reply: httpx2.Response) -> ApiFailure:
         str(said.get("reason") or reply.reason_phrase),
         f"{method} {where}: {said.get('message') or reply.text[:200]}",
         retry_after_s=float(after) if after.isdigit() else None,
+        detail=str(said.get("message") or reply.text[:200].strip()),
+        body=said,
     )

@@ -15,10 +15,11 @@ from typing import Any, Final
 from aaa.client import Client
 from aaa.errors import AAAError, DecisionRefused
 from aaa_operator import actions as act
-from aaa_operator import names
+from aaa_operator import evictions, names
 from aaa_operator.api import Api, ApiFailure
 from aaa_operator.conditions import Judged, no, yes
 from aaa_operator.decisions import status_with
+from aaa_operator.evictions import EvictionRecord
 from aaa_operator.observe import timestamp_of
 from aaa_operator.render import digest
 
@@ -48,6 +49,8 @@ class Report:
     retry_after_s: float = 0.0
     #: Uids of the objects whose status was written.
     written: list[str] = field(default_factory=list)
+    #: Each action with what became of it: ``done``, ``stale``, or the failure's reason.
+    results: list[tuple[act.Action, str]] = field(default_factory=list)
 
 
 class Applier:
@@ -64,11 +67,13 @@ class Applier:
             try:
                 await self._one(action, report)
                 report.done += 1
+                report.results.append((action, "done"))
                 log.info("%s: %s", type(action).__name__, action.reason)
             except ApiFailure as failure:
                 self._failed(action, failure, report)
             except AAAError as error:
                 report.failures.append(f"{type(action).__name__}: {error}")
+                report.results.append((action, type(error).__name__))
         for said in report.failures:
             log.warning("%s", said)
         return report
@@ -76,7 +81,9 @@ class Applier:
     def _failed(self, action: act.Action, failure: ApiFailure, report: Report) -> None:
         if failure.stale or failure.gone:
             report.stale += 1
+            report.results.append((action, "stale"))
             return
+        report.results.append((action, failure.reason))
         report.failures.append(f"{type(action).__name__} ({action.reason}): {failure}")
         report.retry_after_s = max(report.retry_after_s, failure.retry_after_s or 0.0)
 
@@ -153,6 +160,21 @@ class Applier:
         )
 
     async def _remove_pod(self, action: act.Evict | act.DeletePod) -> None:
+        """Its evidence is written down first: what follows may be the last that we do."""
+        record = EvictionRecord(self._api, namespace=self._namespace)
+        try:
+            await record.note(action, evictions.ASKED, now_ms=self._now_ms)
+            await self._ask_to_go(action)
+        except ApiFailure as failure:
+            changed = failure.stale or failure.gone
+            outcome = evictions.CHANGED if changed else f"Refused ({failure.reason})"
+            await record.note(action, outcome, now_ms=self._now_ms)
+            raise
+        outcome = evictions.EVICTED if isinstance(action, act.Evict) else evictions.DELETED
+        await record.note(action, outcome, now_ms=self._now_ms)
+        await self._api.create("Event", self._event(action), namespace=self._namespace)
+
+    async def _ask_to_go(self, action: act.Evict | act.DeletePod) -> None:
         if isinstance(action, act.Evict):
             await self._api.evict(
                 action.pod,
@@ -165,7 +187,6 @@ class Applier:
             await self._api.delete(
                 "Pod", action.pod, namespace=self._namespace, uid=action.uid, grace_s=0
             )
-        await self._api.create("Event", self._event(action), namespace=self._namespace)
 
     def _event(self, action: act.Evict | act.DeletePod) -> dict[str, Any]:
         """The evidence, beside the pod, as long as the cluster keeps events."""

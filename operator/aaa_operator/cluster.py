@@ -102,6 +102,14 @@ class Cluster:
     def pods(self, namespace: str) -> tuple[PodSeen, ...]:
         return tuple(self._namespaces.get(namespace, _Namespace()).pods.values())
 
+    def pools(self, namespace: str) -> dict[str, Pool]:
+        """The pools by name, as far as their objects are there."""
+        return _pools(self._namespaces.get(namespace, _Namespace()))
+
+    def config_map(self, namespace: str, name: str) -> Raw | None:
+        """A ConfigMap that the watch has delivered."""
+        return self._namespaces.get(namespace, _Namespace()).parts.get(("ConfigMap", name))
+
     def undecided(self, namespace: str) -> bool:
         """Whether a decision may still have to be taken."""
         found = self._namespaces.get(namespace, _Namespace()).decisions.values()

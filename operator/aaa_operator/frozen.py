@@ -101,6 +101,7 @@ class Frozen:
             "worker": self.worker,
             "pod": self.pod.meta.name,
             "podUid": self.pod.meta.uid,
+            "pool": self.pod.pool,
             "lastAliveMs": self.last_alive_ms,
             "goneMs": self.gone_ms,
             "looks": self.looks,

@@ -19,13 +19,19 @@ import kopf
 
 from aaa.clock import SYSTEM_CLOCK
 from aaa.errors import ConfigError
-from aaa.telemetry import JsonFormatter
+from aaa.telemetry import JsonFormatter, Telemetry, configure_from_environment
 from aaa_operator import crds, names
 from aaa_operator.api import Api, ApiFailure, connected
 from aaa_operator.cluster import Cluster
 from aaa_operator.election import Election
+from aaa_operator.health import Heartbeat, health_app
+from aaa_operator.metrics import Metrics, metrics_app
 from aaa_operator.namespace import Namespace
+from aaa_operator.observe import Problem, RunSeen
 from aaa_operator.queue import Again, KeyedQueue
+from aaa_operator.read import read_app
+from aaa_operator.reading import Reading
+from aaa_operator.serving import serve
 from aaa_operator.settings import Settings
 
 log = logging.getLogger("aaa.operator")
@@ -60,14 +66,48 @@ class Operator:
         self._queue: KeyedQueue | None = None
         self._leading = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._telemetry = Telemetry.current()
+        self.metrics = Metrics(self.cluster)
+        self.reading = Reading(self.cluster, self._store_url)
+        self.heartbeat = Heartbeat(
+            namespace=settings.heartbeat_namespace,
+            me=self.me,
+            every_s=settings.heartbeat_s,
+            limit_s=settings.watch_limit_s,
+        )
 
     async def start(self) -> None:
         """Connect; lead as soon as nobody else does; until then only listen."""
+        settings = self.settings
         self._api = await self._stack.enter_async_context(connected())
         self._queue = KeyedQueue(
-            self._look, retry_s=self.settings.retry_s, retry_max_s=self.settings.retry_max_s
+            self._look, retry_s=settings.retry_s, retry_max_s=settings.retry_max_s
         )
+        self.observe()
+        self._stack.push_async_callback(self.reading.close)
+        apps = (
+            (settings.read_port, read_app(self.reading)),
+            (settings.health_port, health_app(self.heartbeat)),
+            (settings.metrics_port, metrics_app(self.metrics)),
+        )
+        await serve(self._stack, apps)
         self._tasks.append(asyncio.ensure_future(self._lead(self._api)))
+        self._tasks.append(asyncio.ensure_future(self.heartbeat.run(self._api)))
+
+    def observe(self) -> None:
+        """Let the metrics read what only this process knows of itself."""
+        observe = self.metrics.observe
+        observe("aaa_operator_leader", "1 while this process leads", self._leading.is_set)
+        observe(
+            "aaa_operator_queue_depth",
+            "Namespaces that wait to be looked at",
+            lambda: 0 if self._queue is None else self._queue.depth,
+        )
+        observe(
+            "aaa_operator_watch_age_seconds",
+            "Since the watch last delivered the heartbeat; -1 before the first time",
+            lambda: -1.0 if self.heartbeat.age_s is None else self.heartbeat.age_s,
+        )
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -81,16 +121,19 @@ class Operator:
 
     def heard(self, kind: str, raw: dict[str, Any], *, deleted: bool) -> None:
         """What a watch delivers."""
+        self.metrics.heard(kind)
+        if self.heartbeat.is_ours(kind, raw):
+            self.heartbeat.heard()
+            return
         namespace = self.cluster.heard(kind, raw, deleted=deleted)
         if self._queue is not None and self._leading.is_set():
             self._queue.ask(namespace)
 
     async def _lead(self, api: Api) -> None:
         settings = self.settings
-        where = settings.lease_namespace or (settings.namespaces or ("default",))[0]
         election = Election(
             api,
-            namespace=where,
+            namespace=settings.lives_in,
             name=settings.lease_name,
             me=self.me,
             ttl_s=settings.lease_ttl_s,
@@ -116,6 +159,15 @@ class Operator:
 
     async def _look(self, key: str) -> Again:
         await self._leading.wait()
+        began_s = SYSTEM_CLOCK.boot_s()
+        try:
+            return await self._namespace(key).look()
+        except ApiFailure as failure:
+            self.metrics.failed(took_s=SYSTEM_CLOCK.boot_s() - began_s)
+            log.warning("namespace %s cannot be looked at: %s", key, failure)
+            return Again(in_s=failure.retry_after_s, failed=True)
+
+    def _namespace(self, key: str) -> Namespace:
         if self._api is None:
             raise AssertionError("looked before it was started")
         if key not in self._namespaces:
@@ -125,12 +177,16 @@ class Operator:
                 cluster=self.cluster,
                 settings=self.settings,
                 canary=f"operator.{self.me}",
+                metrics=self.metrics,
+                telemetry=self._telemetry,
             )
+        return self._namespaces[key]
+
+    async def _store_url(self, namespace: str, runs: list[RunSeen]) -> str | Problem:
         try:
-            return await self._namespaces[key].look()
+            return await self._namespace(namespace).store_url(runs)
         except ApiFailure as failure:
-            log.warning("namespace %s cannot be looked at: %s", key, failure)
-            return Again(in_s=failure.retry_after_s, failed=True)
+            return Problem("StoreSecretUnreadable", str(failure))
 
     async def _compare_definitions(self, api: Api) -> None:
         """Say so if the cluster's definitions are not those that this operator was built with."""
@@ -212,6 +268,7 @@ def main() -> int:
     except ConfigError as error:
         log.error("%s", error)  # noqa: TRY400 - one sentence, no traceback
         return 2
+    configure_from_environment(worker=socket.gethostname())
     operator = Operator(settings)
     kopf.run(
         registry=registry_for(operator),
@@ -220,7 +277,6 @@ def main() -> int:
         identity=operator.me,  # type: ignore[arg-type]
         namespaces=list(settings.namespaces),
         clusterwide=not settings.namespaces,
-        liveness_endpoint="http://0.0.0.0:8081/healthz",
     )
     return 0
 

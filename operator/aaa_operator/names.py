@@ -26,6 +26,12 @@ IDLE_SINCE: Final = "aaa.dev/idle-since"
 IMAGE_IDS: Final = "aaa.dev/image-ids"
 #: On a pool's ControllerRevision: the digest of the template as the API server keeps it.
 LIVE_TEMPLATE: Final = "aaa.dev/live-template"
+#: On a pool's Deployment: its pods are to be replaced, one by one (:mod:`aaa_operator.restart`).
+RESTART: Final = "aaa.dev/restart"
+#: The ConfigMap in each namespace that keeps what became of frozen pods.
+EVICTIONS: Final = "aaa-evictions"
+#: The ConfigMap whose changes must come back through the watch.
+HEARTBEAT: Final = "aaa-operator-heartbeat"
 #: On a pod: the policy hashes that its mounted folder should show; changing it refreshes the mount.
 POLICY_HASHES: Final = "aaa.dev/policy-hashes"
 #: On a source's copy: the ConfigMap that it was copied from.

@@ -8,17 +8,20 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from aaa.clock import SYSTEM_CLOCK, Clock
+from aaa.telemetry import Telemetry
 from aaa_operator import frozen, names
 from aaa_operator.actions import DeletePod, Evict
 from aaa_operator.admission import binding_path, judge_admission, policy_path
 from aaa_operator.api import Api, ApiFailure
 from aaa_operator.apply import Applier, Report
 from aaa_operator.cluster import Around, Cluster
+from aaa_operator.metrics import Metrics
 from aaa_operator.observe import PodSeen, Problem, RunSeen, StoreSeen
 from aaa_operator.plan import plan
 from aaa_operator.queue import Again
 from aaa_operator.settings import Settings
 from aaa_operator.stores import StoreWatch, url_in
+from aaa_operator.tracing import reconciling
 
 log = logging.getLogger("aaa.operator")
 
@@ -38,9 +41,13 @@ class Namespace:
         settings: Settings,
         canary: str,
         clock: Clock = SYSTEM_CLOCK,
+        metrics: Metrics | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.name = name
         self._api, self._cluster, self._settings, self._clock = api, cluster, settings, clock
+        self._metrics, self._telemetry = metrics, telemetry
+        self._held = 0
         self._store = StoreWatch(canary=canary, ttl_s=settings.pools.worker_ttl_s)
         self._uid = ""
         self._memory = frozen.Memory()
@@ -49,7 +56,7 @@ class Namespace:
 
     async def look(self) -> Again:
         """One pass. Raises :class:`ApiFailure` if the namespace itself cannot be read."""
-        now_ms = self._clock.now_ms()
+        now_ms, began_s = self._clock.now_ms(), self._clock.boot_s()
         runs = self._cluster.runs(self.name)
         decided = self._cluster.runs_to_decide(self.name)
         # A call's outcome may be told after its run has ended.
@@ -60,10 +67,19 @@ class Namespace:
         todo = plan(snapshot, self._settings.pools)
         evictions = self._frozen(store, now_ms=now_ms)
         applier = Applier(self._api, self._store.client, namespace=self.name, now_ms=now_ms)
-        report = await applier.carry_out([*todo.actions, *evictions])
+        actions = [*todo.actions, *evictions]
+        with reconciling(self._telemetry, self.name, actions):
+            report = await applier.carry_out(actions)
         for uid in report.written:
             self._cluster.wrote(self.name, uid, now_ms=now_ms)
+        if self._metrics is not None:
+            took_s = self._clock.boot_s() - began_s
+            self._metrics.looked(self.name, report, store=store, held=self._held, took_s=took_s)
         return self._again(report, active=bool(active), in_ms=todo.again_in_ms)
+
+    async def store_url(self, runs: list[RunSeen]) -> str | Problem:
+        """The URL of the store that these runs are in; of none, the namespace's own."""
+        return await self._url(runs)
 
     async def close(self) -> None:
         await self._store.close()
@@ -200,6 +216,7 @@ class Namespace:
         look = self._store.look_of(pods)
         ttl_ms = self._settings.pools.worker_ttl_s * 1000
         self._memory, verdict = frozen.judge(self._memory, look, ttl_ms=ttl_ms)
+        self._held = len(verdict.holds)
         for where, why in verdict.holds.items():
             log.debug("no pod of %s is judged: %s", where or self.name, why)
         suspected = {one.pod.meta.uid for one in verdict.frozen}

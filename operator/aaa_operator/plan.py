@@ -16,6 +16,7 @@ from aaa_operator.decisions import plan_decisions
 from aaa_operator.observe import Snapshot
 from aaa_operator.policies import plan_policies
 from aaa_operator.pools import crowded_pools, plan_pools
+from aaa_operator.restart import plan_restarts
 from aaa_operator.runs import plan_run
 from aaa_operator.settings import PoolSettings
 
@@ -42,6 +43,7 @@ def plan(snapshot: Snapshot, settings: PoolSettings) -> Plan:
     demands = [each.demand for each in plans if each.demand is not None]
     pools = plan_pools(snapshot, demands, settings)
     found.actions += pools.actions
+    found.actions += plan_restarts(snapshot)
     for each in plans:
         found.actions += each.actions
         if each.again_in_ms is not None:

@@ -62,6 +62,11 @@ class KeyedQueue:
             known.cancel()
         self._timers[key] = loop.call_later(seconds, self.ask, key)
 
+    @property
+    def depth(self) -> int:
+        """Keys that are looked at, or wait for it."""
+        return len(self._dirty | self._running.keys())
+
     def failures(self, key: str) -> int:
         """How often looking at ``key`` has failed since it last succeeded."""
         return self._failures.get(key, 0)

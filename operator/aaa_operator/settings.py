@@ -65,6 +65,26 @@ class Settings:
     lease_namespace: str = ""
     lease_name: str = "aaa-operator"
     lease_ttl_s: int = field(default=15, metadata={"low": 3, "high": 300})
+    #: Ports of the read-only endpoint, of ``/healthz`` and ``/readyz``, and of ``/metrics``.
+    read_port: int = field(default=8080, metadata={"low": 1, "high": 65_535})
+    health_port: int = field(default=8081, metadata={"low": 1, "high": 65_535})
+    metrics_port: int = field(default=9090, metadata={"low": 1, "high": 65_535})
+    #: Seconds between changes that must come back through the watch.
+    heartbeat_s: float = field(default=20.0, metadata={"low": 1, "high": 600})
+    #: Seconds after which such a change that has not come back ends the process: more than a
+    #: broken watch takes to be made anew, less than an hour of not noticing.
+    watch_limit_s: float = field(default=120.0, metadata={"low": 5, "high": 3600})
+
+    @property
+    def lives_in(self) -> str:
+        """The namespace of the operator's own Lease."""
+        return self.lease_namespace or (self.namespaces or ("default",))[0]
+
+    @property
+    def heartbeat_namespace(self) -> str:
+        """A namespace that is watched: its own, if that is."""
+        watched = not self.namespaces or self.lives_in in self.namespaces
+        return self.lives_in if watched else self.namespaces[0]
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -78,7 +98,13 @@ class Settings:
         pools = PoolSettings(**_read(PoolSettings, environment))
         if pools.min_replicas > pools.max_replicas:
             raise ConfigError(f"{PREFIX}MIN_REPLICAS is above {PREFIX}MAX_REPLICAS")
-        return cls(pools=pools, **_read(cls, environment))
+        settings = cls(pools=pools, **_read(cls, environment))
+        if len({settings.read_port, settings.health_port, settings.metrics_port}) < 3:
+            raise ConfigError(
+                f"{PREFIX}READ_PORT, {PREFIX}HEALTH_PORT and {PREFIX}METRICS_PORT must be three "
+                "different ports"
+            )
+        return settings
 
 
 def _read(kind: type, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -22,14 +22,17 @@ from aaa.errors import CallNotFound, DecisionRefused, RunDeleted, RunNotFound, S
 from aaa.events import Event
 from aaa.overview import OpenCall as OpenCall  # noqa: PLC0414 - re-exported
 from aaa.overview import Overview as Overview  # noqa: PLC0414 - re-exported
+from aaa.runtime.observe import submitting
 from aaa.runtime.outcome import Run
 from aaa.runtime.submission import app_parts, check_policy, creation, submitted
 from aaa.runtime.submission import input_digest as input_digest  # noqa: PLC0414 - re-exported
 from aaa.store import open_store, port
-from aaa.store.port import Append, Entry, EventStore, Flag, Refused, RunInfo, StoreInfo, Why
+from aaa.store.port import Append, Entry, EventStore, Flag, Refused, StoreInfo, Why
 from aaa.store.port import Member as Member  # noqa: PLC0414 - re-exported
 from aaa.store.port import Members as Members  # noqa: PLC0414 - re-exported
+from aaa.store.port import RunInfo as RunInfo  # noqa: PLC0414 - re-exported
 from aaa.store.redis_acl import acl_rule as acl_rule  # noqa: PLC0414 - re-exported
+from aaa.telemetry import RunTraces, Telemetry
 
 #: How long an approval holds until the call is claimed, unless said otherwise.
 APPROVAL_FOR_S: Final = 86_400.0
@@ -59,10 +62,16 @@ class CallView:
 
 
 class Client:
-    """Reads and decides on an opened store."""
+    """Reads and decides on an opened store. ``traces``, if any, are where submissions are told."""
 
-    def __init__(self, store: EventStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.store, self._clock = store, clock
+    def __init__(
+        self,
+        store: EventStore,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        traces: RunTraces | None = None,
+    ) -> None:
+        self.store, self._clock, self._traces = store, clock, traces
         self._renewer: port.Renewer | None = None
 
     # ------------------------------------------------------------------------- looking
@@ -76,10 +85,10 @@ class Client:
             raise RunDeleted(f"run {run_id} was deleted")
         return info
 
-    async def events(self, run_id: str, *, after: int = 0) -> list[Event]:
-        """The run's log. Raises RunNotFound or RunDeleted."""
+    async def events(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Event]:
+        """The run's log, or ``limit`` events of it. Raises RunNotFound or RunDeleted."""
         await self.info(run_id)
-        return await self.store.read(run_id, after=after)
+        return await self.store.read(run_id, after=after, limit=limit)
 
     async def state(self, run_id: str) -> RunState:
         """The run, folded."""
@@ -183,7 +192,8 @@ class Client:
             deadline_s=deadline_s,
             policy=policy,
         )
-        return submitted(run_id, await self._commit(run_id, create))
+        with submitting(self._traces, run_id, algorithm=algorithm, version=version, worker=None):
+            return submitted(run_id, await self._commit(run_id, create))
 
     # ------------------------------------------------------------------------ deciding
 
@@ -373,10 +383,18 @@ def catalogue_of(member: Member) -> Catalogue:
 
 
 async def open_client(url: str) -> tuple[Client, StoreInfo]:
-    """A client of the store at ``url``, opened; to be closed by the caller."""
+    """A client of the store at ``url``, opened; to be closed by the caller.
+
+    Its submissions are told where the process sends its spans; looking is not: who looks after
+    thousands of runs would drown their traces.
+    """
     store = open_store(url)
     info = await store.open()
-    return Client(store), info
+    tracer = Telemetry.current().tracer
+    traces = None if tracer is None else RunTraces(tracer)
+    if traces is not None:
+        traces.identity = info.identity
+    return Client(store, traces=traces), info
 
 
 _WORDS: Final = {

@@ -67,7 +67,9 @@ class FakeApi:
     async def _listed(self, request: Request) -> Response:
         """One namespace's objects, or all; two a page, so that whoever lists must ask on."""
         ns = request.path_params.get("ns")
-        kind = KINDS[request.path_params.get("plural") or request.url.path.rpartition("/")[2]]
+        kind = KINDS.get(request.path_params.get("plural") or request.url.path.rpartition("/")[2])
+        if kind is None:
+            return await self._other(request)
         wanted = [each for each in request.query_params.get("labelSelector", "").split(",") if each]
         found = [
             raw
@@ -75,8 +77,11 @@ class FakeApi:
             if its_kind == kind and ns in (None, its_ns) and _picked(raw, wanted)
         ]
         begin = int(request.query_params.get("continue", "0"))
-        more = str(begin + 2) if begin + 2 < len(found) else ""
-        return JSONResponse({"metadata": {"continue": more}, "items": found[begin : begin + 2]})
+        end = begin + int(request.query_params.get("limit", "2"))
+        metadata = {"continue": str(end) if end < len(found) else ""}
+        return JSONResponse(
+            {"kind": f"{kind}List", "metadata": metadata, "items": found[begin:end]}
+        )
 
     async def _other(self, request: Request) -> Response:
         if request.url.path.rpartition("/")[2] in KINDS:
@@ -193,4 +198,5 @@ def _merged(live: Any, patch: Any) -> Any:
 
 
 def _said(status: int, reason: str, message: str = "") -> Response:
-    return JSONResponse({"reason": reason, "message": message or reason}, status_code=status)
+    told = {"kind": "Status", "reason": reason, "message": message or reason}
+    return JSONResponse(told, status_code=status)

@@ -16,6 +16,7 @@ from unit.telemetry_scene import Recorder, run_once
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "runtime" / "aaa"
+OPERATOR = ROOT / "operator" / "aaa_operator"
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 
 
@@ -64,7 +65,8 @@ def test_everything_that_has_a_name_is_registered_and_used(
 ) -> None:
     made = {key: value for key, value in vars(names).items() if type(value).__name__ == kind}
     assert list(made.values()) == list(all_of)
-    text = "".join(path.read_text() for path in RUNTIME.rglob("*.py") if path.name != "names.py")
+    paths = [path for root in (RUNTIME, OPERATOR) for path in root.rglob("*.py")]
+    text = "".join(path.read_text() for path in paths if path.name != "names.py")
     assert [key for key in made if f"names.{key}" not in text] == []
 
 

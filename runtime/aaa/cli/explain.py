@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from aaa.app import App
     from aaa.manifest import ToolPolicy
     from aaa.policy import ToolPolicyRules, ToolSettings
+
+_NOT_KNOWN: Final = "what the tools' own code says is not known; name it with --app"
 
 
 def explain(
@@ -61,10 +63,12 @@ def explain(
     if tool is not None and not any(settings for _, _, settings, _, _ in cases):
         raise ConfigError(f"--tool: there is no tool {tool!r}; leave --tool out to see them all")
     for title, rules, settings, unmatched, known in cases:
+        told = _json(title, settings, unmatched)
         if json:
-            screen.say_json(_json(title, settings, unmatched))
+            screen.say_json(told)
         else:
-            _print(title, rules, settings, unmatched, known=known)
+            names = [policy.name for policy in rules]
+            print_explained(told, names, unknown_code=None if known else _NOT_KNOWN)
     return 0
 
 
@@ -151,49 +155,41 @@ def _json(
     }
 
 
-def _print(
-    title: str,
-    rules: tuple[ToolPolicyRules, ...],
-    settings: dict[str, ToolSettings],
-    unmatched: dict[str, tuple[str, ...]],
-    *,
-    known: bool,
+def print_explained(
+    told: Mapping[str, Any], policies: Sequence[str], *, unknown_code: str | None
 ) -> None:
+    """What ``--json`` says, as tables; ``unknown_code`` is said where the code's own layers are not known."""
     from rich.table import Table
     from rich.text import Text
 
     from aaa.cli import screen
 
-    names = ", ".join(policy.name for policy in rules) or "none"
-    screen.say(f"{title}: policies in force: {names}", style="bold")
-    if not known:
-        screen.say("what the tools' own code says is not known; name it with --app", style="yellow")
-    for name, each in settings.items():
+    screen.say(f"{told['of']}: policies in force: {', '.join(policies) or 'none'}", style="bold")
+    if unknown_code is not None:
+        screen.say(unknown_code, style="yellow")
+    for name, each in told["tools"].items():
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         table.add_column(overflow="fold", style="dim")
-        for field, value in each.to_json().items():
-            table.add_row(
-                f"  {field}",
-                _value(_derived(field, each) or value),
-                Text(each.origins.get(field, "")),
-            )
+        for field, value in each["settings"].items():
+            shown = _derived(field, each["settings"]) or _value(value)
+            table.add_row(f"  {field}", Text(shown), Text(each["origins"].get(field, "")))
         screen.say(f"\n{name}", style="bold")
         screen.out().print(table)
-        for remark in each.notes:
+        for remark in each["notes"]:
             screen.say(f"  note: {remark}", style="yellow")
-    for policy, entries in unmatched.items():
+    for policy, entries in told["unmatched"].items():
         screen.say(f"\nwarning: policy {policy}: no tool matches {', '.join(entries)}", style="red")
 
 
-def _derived(field: str, settings: ToolSettings) -> str | None:
+def _derived(field: str, settings: Mapping[str, Any]) -> str | None:
     """What holds where nobody has set a value."""
-    if field == "heartbeat_s" and settings.guard.heartbeat_s is None:
-        return f"{settings.guard.renew_every_s:g} (lease_ttl_s / 3)"
-    if field == "idempotency_key" and settings.to_json()[field] is None:
-        return "<run id>/<call id>"
-    return None
+    if settings[field] is not None:
+        return None
+    if field == "heartbeat_s":
+        return f"{settings['lease_ttl_s'] / 3:g} (lease_ttl_s / 3)"
+    return "<run id>/<call id>" if field == "idempotency_key" else None
 
 
 def _value(value: object) -> str:

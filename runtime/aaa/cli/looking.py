@@ -46,15 +46,11 @@ def runs(
 
 
 async def _runs(store: str | None, status: str | None, limit: int, json: bool) -> int:
-    from rich.table import Table
-    from rich.text import Text
-
     from aaa.cli import screen
     from aaa.cli.approved import of_run
+    from aaa.cli.listing import RunRow, print_runs
     from aaa.cli.stores import looking
-    from aaa.cli.text import moment, seconds
-    from aaa.cli.timeline import status_of, tone_of
-    from aaa.cli.words import STYLES
+    from aaa.cli.timeline import status_of
 
     async with looking(store) as client:
         found = await client.store.runs(status=status, limit=limit)
@@ -66,22 +62,13 @@ async def _runs(store: str | None, status: str | None, limit: int, json: bool) -
     if not found:
         screen.note("no runs" if status is None else f"no runs are {status}")
         return 0
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for heading in ("run", "status", "begun", "took", "events"):
-        table.add_column(heading, justify="right" if heading in ("took", "events") else "left")
+    rows = []
     for info in found:
         words = status_of(info)
         if words == "open" and approved[info.run_id]:
             words = approved[info.run_id][0].status
-        took = seconds(info.closed_ms - info.created_ms) if info.closed_ms is not None else ""
-        table.add_row(
-            Text(info.run_id, overflow="fold"),
-            Text(words, style=STYLES[tone_of(words)]),
-            Text(moment(info.created_ms), no_wrap=True),
-            took,
-            str(info.head.seq),
-        )
-    screen.out().print(table)
+        rows.append(RunRow(info.run_id, words, info.created_ms, info.closed_ms, info.head.seq))
+    print_runs(screen.out(), rows)
     return 0
 
 

@@ -89,11 +89,11 @@ def _root(
 _root.__doc__ = HELP
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line; the exit code. Errors are told on stderr."""
+def run(arguments: Sequence[str], *, of: typer.Typer = app, name: str = "aaa") -> int:
+    """Run one command line; the exit code. Errors are told on stderr, after the program's name."""
     arguments, debug = _without_debug(list(arguments))
     try:
-        code = app(arguments, prog_name="aaa", standalone_mode=False)
+        code = of(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else exits.DONE
     except BrokenPipeError:
@@ -113,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
             from aaa.cli.text import clean
 
             for line in clean(exits.sentence_of(error)).splitlines():
-                print(f"aaa: {line}", file=sys.stderr)
+                print(f"{name}: {line}", file=sys.stderr)
         return exits.code_of(error)
 
 

@@ -123,8 +123,14 @@ def print_run(
     pending: Sequence[CallView],
     unknown: Sequence[CallView],
     tail: str = "",
+    program: str = "aaa",
+    needs: str | None = None,
 ) -> None:
-    """Everything that ``aaa show`` prints."""
+    """Everything that ``aaa show`` prints.
+
+    ``program`` and ``tail`` begin and end the commands to type; ``needs`` is what it takes for an open
+    run to go on, where that is not a worker on this machine.
+    """
     console.print(header(info, events), soft_wrap=True)
     console.print()
     console.print(timeline(events, wide=console.width >= WIDE))
@@ -137,13 +143,14 @@ def print_run(
     if events and events[-1].type in ev.ENDINGS:
         print_result(console, events[-1])
     for view in pending:
-        print_pending(console, view, tail)
+        print_pending(console, view, tail, program)
     for view in unknown:
-        print_unknown(console, view, tail)
+        print_unknown(console, view, tail, program)
     for call in unbegun(events) if info.status == "open" else ():
         console.print(Text(str(call), style=STYLES["ask"]), soft_wrap=True)
     if info.status == "open" and not pending:
-        console.print(Text(_needs(info, events, tail), style=STYLES["ask"]), soft_wrap=True)
+        told = _needs(info, events, tail) if needs is None else clean(needs)
+        console.print(Text(told, style=STYLES["ask"]), soft_wrap=True)
 
 
 def print_result(console: Console, ending: Event) -> None:
@@ -161,7 +168,7 @@ def print_result(console: Console, ending: Event) -> None:
         console.print(Text(f"cancelled{f': {reason}' if reason else ''}", style=STYLES["bad"]))
 
 
-def print_pending(console: Console, view: CallView, tail: str = "") -> None:
+def print_pending(console: Console, view: CallView, tail: str = "", program: str = "aaa") -> None:
     """A call that waits for approval, with the commands to type; ``tail`` names the store."""
     head = Text(f"{view.name} {view.call_id}", style="bold")
     head.append(f" waits for approval ({short(view.reason, 80)}), for", style=STYLES["ask"])
@@ -169,12 +176,12 @@ def print_pending(console: Console, view: CallView, tail: str = "") -> None:
         console,
         head,
         view,
-        f"aaa approve {view.run_id} {view.call_id} --digest {view.args_digest}{tail}",
-        f"aaa reject {view.run_id} {view.call_id} --reason '…'{tail}",
+        f"{program} approve {view.run_id} {view.call_id} --digest {view.args_digest}{tail}",
+        f"{program} reject {view.run_id} {view.call_id} --reason '…'{tail}",
     )
 
 
-def print_unknown(console: Console, view: CallView, tail: str = "") -> None:
+def print_unknown(console: Console, view: CallView, tail: str = "", program: str = "aaa") -> None:
     """A call whose effect is unknown, with the evidence and the commands to type."""
     head = Text(f"{view.name} {view.call_id}", style="bold")
     head.append(f" may have happened ({short(view.reason, 80)}); look it up", style=STYLES["bad"])
@@ -182,9 +189,9 @@ def print_unknown(console: Console, view: CallView, tail: str = "") -> None:
         console,
         head,
         view,
-        f"aaa resolve {view.run_id} {view.call_id} --done{tail}",
-        f"aaa resolve {view.run_id} {view.call_id} --not-done{tail}",
-        f"aaa resolve {view.run_id} {view.call_id} --retry{tail}",
+        f"{program} resolve {view.run_id} {view.call_id} --done{tail}",
+        f"{program} resolve {view.run_id} {view.call_id} --not-done{tail}",
+        f"{program} resolve {view.run_id} {view.call_id} --retry{tail}",
     )
     for event in view.evidence:
         line = line_of(event)

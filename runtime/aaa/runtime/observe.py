@@ -75,9 +75,13 @@ class Observer:
 
     def submitting(self, run_id: str, algorithm: Algorithm) -> AbstractContextManager[Any]:
         """A submission: in the run's trace, linked with whatever span the caller is in."""
-        if self._traces is None:
-            return NOTHING
-        return _submitting(self._traces, run_id, algorithm, self._worker)
+        return submitting(
+            self._traces,
+            run_id,
+            algorithm=algorithm.name,
+            version=str(algorithm.version),
+            worker=self._worker,
+        )
 
     def deciding(self, state: RunState, algorithm: Algorithm) -> Step:
         """One decision of an algorithm."""
@@ -120,16 +124,29 @@ class _Nothing:
 NOTHING: Final = _Nothing()
 
 
+def submitting(
+    traces: RunTraces | None, run_id: str, *, algorithm: str, version: str, worker: str | None
+) -> AbstractContextManager[Any]:
+    """A submission, by an engine or by a client that has no worker's name."""
+    if traces is None:
+        return NOTHING
+    about = {
+        names.WORKER: worker,
+        names.GEN_AI_CONVERSATION: run_id,
+        names.RUN_ID: run_id,
+        names.GEN_AI_AGENT: algorithm,
+        names.GEN_AI_AGENT_VERSION: version,
+    }
+    return _submitting(traces, run_id, about)
+
+
 @contextmanager
-def _submitting(
-    traces: RunTraces, run_id: str, algorithm: Algorithm, worker: str
-) -> Iterator[None]:
+def _submitting(traces: RunTraces, run_id: str, about: dict[str, Any]) -> Iterator[None]:
     caller = traces.caller()
     links = []
     if caller is not None:
         links.append(caller.get_span_context())
         caller.add_link(traces.context(run_id))
-    about = {names.WORKER: worker, names.GEN_AI_CONVERSATION: run_id, **_of(run_id, algorithm)}
     with traces.entered(traces.start(names.SUBMIT, about, run_id=run_id, links=links)):
         yield
 

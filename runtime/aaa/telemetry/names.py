@@ -67,6 +67,8 @@ ACCEPTED: Final = "aaa.decision.accepted"
 CLAIMED: Final = "aaa.claim.found"
 AT: Final = "aaa.unknown.at"
 HELD: Final = "aaa.lease.held"
+ACTIONS: Final = "aaa.operator.actions"
+NAMESPACE: Final = "k8s.namespace.name"
 
 ERROR_TYPE: Final = "error.type"
 GEN_AI_OPERATION: Final = "gen_ai.operation.name"
@@ -164,6 +166,7 @@ STORE_RUN: Final = SpanName("aaa.store.run", "client", (*_PORT, RUN_ID))
 STORE_RUNS: Final = SpanName("aaa.store.runs", "client", _PORT)
 STORE_OPEN: Final = SpanName("aaa.store.open", "client", _PORT)
 STORE_PULSE: Final = SpanName("aaa.store.pulse", "client", (*_PORT, WORKER, HELD))
+RECONCILE: Final = SpanName("aaa.operator.reconcile", "internal", (NAMESPACE, ACTIONS, ERROR_TYPE))
 
 SPANS: Final = (
     RUN,
@@ -180,6 +183,7 @@ SPANS: Final = (
     STORE_RUNS,
     STORE_OPEN,
     STORE_PULSE,
+    RECONCILE,
 )
 
 # --------------------------------------------------------------------------------- metrics

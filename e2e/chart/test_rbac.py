@@ -4,12 +4,15 @@ Each request that their code makes is recorded and turned into what an API serve
 authorizer; that is compared with the chart's rules, both ways.
 """
 
+import ast
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, get_args
 
 import httpx2
 import pytest
 
+import aaa_operator
 from aaa.testing.clock import ManualClock
 from aaa_operator import actions as act
 from aaa_operator import names
@@ -193,6 +196,36 @@ async def test_the_operator_may_do_what_it_does_and_no_more(helm: Helm, case: st
     cluster_wide = [each for each in roles if each["kind"] == "ClusterRole"]
     if case == "defaults":  # nothing of the cluster but the named definitions and policies
         assert all("resourceNames" in rule for each in cluster_wide for rule in each["rules"])
+
+
+VERBS: Final = {
+    "get": "get", "list_all": "list", "create": "create", "replace": "update", "merge": "patch",
+    "patch_version": "patch", "delete": "delete",
+}  # fmt: skip
+
+
+def _written_in(source: Path) -> Iterable[tuple[str, str, str]]:
+    """Group, resource and verb of each request whose kind is spelt out in a module."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        kind = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+        if node.func.attr in VERBS and isinstance(kind, str) and kind in RESOURCES:
+            prefix, plural = RESOURCES[kind]
+            below = [each.value for each in node.keywords if each.arg == "below"]
+            parts = [str(each.value) for each in below if isinstance(each, ast.Constant)]
+            resource = "/".join([plural, *parts])
+            group = prefix.split("/")[1] if prefix.startswith("apis/") else ""
+            yield group, resource, VERBS[node.func.attr]
+
+
+def test_no_module_of_the_operator_asks_for_more(helm: Helm) -> None:
+    granted = {right[:3] for right in _granted(_roles_of(helm, "aaa-operator", "defaults"))}
+    folder = Path(aaa_operator.__file__).parent
+    modules = [each for each in folder.glob("*.py") if each.stem not in ("uninstall", "awaited")]
+    asked = {right: each.stem for each in modules for right in _written_in(each)}
+    assert len(asked) > 5
+    assert {right: where for right, where in asked.items() if right not in granted} == {}
 
 
 def test_each_watched_namespace_has_the_same_rights_and_no_other_has_any(helm: Helm) -> None:

@@ -31,9 +31,11 @@ class FakeApi:
         self.changes: list[tuple[str, dict[str, Any], bool]] = []
         #: Answers to give instead, once each, by (method, kind).
         self.answers: dict[tuple[str, str], list[Response]] = {}
+        #: Most objects in one answer to a listing.
+        self.page = 500
         self._version = 0
         routes = [
-            Route("/{base:path}/namespaces/{ns}/{plural}", self._listed, methods=["GET"]),
+            Route("/{base:path}/namespaces/{ns}/{plural}", self._list, methods=["GET"]),
             Route("/{base:path}/namespaces/{ns}/{plural}", self._collection, methods=["POST"]),
             Route("/{base:path}/namespaces/{ns}/{plural}/{name}", self._object, methods=_ALL),
             Route("/{base:path}/namespaces/{ns}/{plural}/{name}/{sub}", self._object, methods=_ALL),
@@ -64,28 +66,27 @@ class FakeApi:
     def get(self, kind: str, name: str, *, namespace: str = "shop") -> dict[str, Any]:
         return self.objects[kind, namespace, name]
 
-    async def _listed(self, request: Request) -> Response:
-        """One namespace's objects, or all; two a page, so that whoever lists must ask on."""
-        ns = request.path_params.get("ns")
+    async def _list(self, request: Request) -> Response:
+        """One namespace's objects, or all, a page of at most ``limit`` or ``page`` at a time."""
+        ns, query = request.path_params.get("ns"), request.query_params
         kind = KINDS.get(request.path_params.get("plural") or request.url.path.rpartition("/")[2])
         if kind is None:
             return await self._other(request)
-        wanted = [each for each in request.query_params.get("labelSelector", "").split(",") if each]
+        wanted = [each for each in query.get("labelSelector", "").split(",") if each]
         found = [
             raw
             for (its_kind, its_ns, _), raw in sorted(self.objects.items())
             if its_kind == kind and ns in (None, its_ns) and _picked(raw, wanted)
         ]
-        begin = int(request.query_params.get("continue", "0"))
-        end = begin + int(request.query_params.get("limit", "2"))
+        begin = int(query.get("continue", "0"))
+        end = begin + min(int(query.get("limit", self.page)), self.page)
         metadata = {"continue": str(end) if end < len(found) else ""}
-        return JSONResponse(
-            {"kind": f"{kind}List", "metadata": metadata, "items": found[begin:end]}
-        )
+        items = found[begin:end]
+        return JSONResponse({"kind": f"{kind}List", "metadata": metadata, "items": items})
 
     async def _other(self, request: Request) -> Response:
         if request.url.path.rpartition("/")[2] in KINDS:
-            return await self._listed(request)
+            return await self._list(request)
         found = self.others.get(request.url.path)
         return _said(404, "NotFound") if found is None else JSONResponse(found)
 
@@ -198,5 +199,4 @@ def _merged(live: Any, patch: Any) -> Any:
 
 
 def _said(status: int, reason: str, message: str = "") -> Response:
-    told = {"kind": "Status", "reason": reason, "message": message or reason}
-    return JSONResponse(told, status_code=status)
+    return JSONResponse({"reason": reason, "message": message or reason}, status_code=status)

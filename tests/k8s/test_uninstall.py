@@ -61,6 +61,7 @@ def _run(api: FakeApi, name: str, *, namespace: str = "shop", **metadata: Any) -
 
 def _installed() -> FakeApi:
     api = FakeApi()
+    api.page = 2  # so that whoever lists must ask on
     _deployment(api, "aaa-operator", OPERATOR, namespace="shop")
     _deployment(api, "aaa-1", POOL, namespace="shop")
     _deployment(api, "aaa-1", POOL, namespace="elsewhere")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -107,10 +107,13 @@ class Reading:
         field = "pendingApprovals" if which == "pending" else "unknownOutcomes"
         runs = [run for run in self._cluster.runs(namespace) if run.status.get(field)]
         views: list[tuple[str, CallView]] = []
-        for run in runs[:MAX_FOLDED]:
-            async with self._client(namespace, run) as (client, run_id):
-                found = client.pending(run_id) if which == "pending" else client.unknown(run_id)
-                views += [(run.meta.name, view) for view in await found]
+        for same in _by_store(runs[:MAX_FOLDED]):
+            async with self._store(namespace, same[0]) as client:
+                for run in same:
+                    run_id = run.run_id or ""
+                    found = client.pending(run_id) if which == "pending" else client.unknown(run_id)
+                    with suppress(RunNotFound, RunDeleted):
+                        views += [(run.meta.name, view) for view in await found]
         views.sort(key=lambda one: one[1].since_ms)
         told = (shown.call_shown(view, name=name) for name, view in views[:limit])
         page = shown.fitting(told, max_bytes=max_bytes)
@@ -182,13 +185,13 @@ class Reading:
     async def _infos(self, namespace: str, runs: Sequence[RunSeen]) -> dict[str, RunInfo]:
         """The index entries of runs that have begun; none while their store cannot be asked."""
         found: dict[str, RunInfo] = {}
-        for run in runs:
-            if not run.started:
-                continue
+        for same in _by_store(runs):
             try:
-                async with self._client(namespace, run) as (client, run_id):
-                    found[run.meta.name] = await client.info(run_id)
-            except (Unreadable, RunNotFound, RunDeleted):
+                async with self._store(namespace, same[0]) as client:
+                    for run in same:
+                        with suppress(RunNotFound, RunDeleted):
+                            found[run.meta.name] = await client.info(run.run_id or "")
+            except Unreadable:
                 continue
         return found
 
@@ -200,13 +203,19 @@ class Reading:
             raise Unreadable(
                 409, "NotBegun", f"AgentRun {name!r} has not begun: {_why(run) or state_of(run)}"
             )
+        async with self._store(namespace, run) as client:
+            yield client, run_id
+
+    @asynccontextmanager
+    async def _store(self, namespace: str, run: RunSeen) -> AsyncIterator[Client]:
+        """A client of the run's store. What goes wrong in it becomes :class:`Unreadable`."""
         url = await self._store_url(namespace, [run])
         if isinstance(url, Problem):
             raise Unreadable(503, url.reason, url.message)
         opened = await self._open(url)
         opened.users += 1
         try:
-            yield opened.client, run_id
+            yield opened.client
         except (RunNotFound, RunDeleted) as error:
             raise Unreadable(404, type(error).__name__, str(error)) from error
         except AAAError as error:
@@ -231,6 +240,18 @@ class Reading:
         idle = [url for url, one in self._opened.items() if not one.users]
         for url in idle[: max(0, len(self._opened) - MAX_STORES)]:
             await self._opened.pop(url).client.close()
+
+
+def _by_store(runs: Sequence[RunSeen]) -> list[list[RunSeen]]:
+    """The runs that have begun, with those together that name the same store."""
+    found: dict[tuple[str, str] | None, list[RunSeen]] = {}
+    for run in runs:
+        if not run.started:
+            continue
+        store = run.manifest.spec.store if run.manifest is not None else None
+        key = None if store is None else (store.secret_ref.name, store.secret_ref.key)
+        found.setdefault(key, []).append(run)
+    return list(found.values())
 
 
 def run_shown(run: RunSeen, info: RunInfo | None) -> Json:

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from lightkube.config.models import UserExec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from aaa_kubectl import program
+from aaa_kubectl.execauth import ExecAuth
 from aaa_kubectl.where import hoisted
 from aaa_operator import names
 from k8s.plugin_scene import ANN, Town, town
@@ -247,6 +250,24 @@ def test_a_login_command_of_the_kubeconfig_gives_the_token(place: Town, version:
     counted.write_text("x")
     assert program.run(["runs", "--kubeconfig", str(config)]) == 0
     assert seen == ["Bearer one", "Bearer two"]
+
+
+async def test_a_token_is_kept_until_the_cluster_refuses_it(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    print_it = f'print(\'{{"status": {{"token": "\' + open({str(token)!r}).read() + \'"}}}}\')'
+    login = UserExec("client.authentication.k8s.io/v1", sys.executable, args=["-c", print_it])
+    seen: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers["authorization"].removeprefix("Bearer "))
+        return httpx2.Response(200 if seen[-1] == token.read_text() else 401)
+
+    transport = httpx2.MockTransport(answer)
+    async with httpx2.AsyncClient(transport=transport, auth=ExecAuth(login, cluster={})) as http:
+        for now in ("one", "one", "two"):
+            token.write_text(now)
+            assert (await http.get("http://town/")).status_code == 200
+    assert seen == ["one", "one", "one", "two"]
 
 
 def test_options_of_the_place_may_stand_anywhere() -> None:

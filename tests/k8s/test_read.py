@@ -50,6 +50,8 @@ def _model(request: ModelRequest) -> ModelReply:
 class _Endpoint:
     def __init__(self, base: str, session: aiohttp.ClientSession, cluster: Cluster) -> None:
         self._base, self._session, self.cluster = base, session, cluster
+        #: How often a store's address was asked for.
+        self.asked = 0
 
     async def get(self, path: str, *, uid: str | None = UID, **query: str) -> tuple[int, Any]:
         params = query if uid is None else {**query, "uid": uid}
@@ -68,6 +70,7 @@ async def _endpoint(url: str | Problem, *runs: dict[str, Any]) -> AsyncIterator[
         cluster.heard("AgentRun", raw, deleted=False)
 
     async def store_url(_: str, __: list[RunSeen]) -> str | Problem:
+        endpoint.asked += 1
         return url
 
     async with AsyncExitStack() as stack:
@@ -75,7 +78,8 @@ async def _endpoint(url: str | Problem, *runs: dict[str, Any]) -> AsyncIterator[
         stack.push_async_callback(reading.close)
         (port,) = await serve(stack, [(0, read_app(reading))], host="127.0.0.1")
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        yield _Endpoint(f"http://127.0.0.1:{port}/v1/namespaces/", session, cluster)
+        endpoint = _Endpoint(f"http://127.0.0.1:{port}/v1/namespaces/", session, cluster)
+        yield endpoint
 
 
 async def _finished(url: str) -> dict[str, Any]:
@@ -149,6 +153,17 @@ async def test_what_cannot_be_answered_has_a_reason(
         found, told = await endpoint.get(where, **({key: value} if key else {}))
         assert (found, told["reason"]) == (status, reason)
         assert told["message"]
+
+
+async def test_a_list_asks_once_for_each_store_however_many_runs_there_are(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/aaa.db"
+    done = await _finished(url)
+    gone = {"runId": "gone", "startTime": "2027-01-15T07:00:00Z"}
+    runs = [raw_run(f"run-{index}", status=done["status"]) for index in range(20)]
+    async with _endpoint(url, done, raw_run("gone", status=gone), *runs) as endpoint:
+        _, told = await endpoint.get("shop/runs")
+        assert sum(run["info"] is not None for run in told["runs"]) == 21
+        assert endpoint.asked == 1
 
 
 async def test_a_store_that_cannot_be_used_is_said_and_the_list_goes_on_without_it() -> None:

@@ -13,7 +13,7 @@ JOBS ?= auto
 # Further arguments for the tool behind a target: make test ARGS="-k refund".
 ARGS ?=
 
-.PHONY: help setup run demo test lint format types layers docs-check bench mutants crds lock check clean
+.PHONY: help setup run demo test lint format types layers docs-check bench mutants crds lock images check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,12 +56,24 @@ bench: $(READY) ## Print the figures of this machine (nothing passes or fails by
 mutants: $(READY) ## Break each guarantee on purpose and demand that its tests notice
 	@$(PY) tests/mutants/run.py $(ARGS)
 
-crds: $(READY) ## Write crds/ from the models in aaa.manifest
+crds: $(READY) ## Write crds/, and the chart's copy of them, from the models in aaa.manifest
 	@PYTHONPATH=runtime:operator $(PY) -m aaa_operator.crds crds
+	@PYTHONPATH=runtime:operator $(PY) -m aaa_operator.crds charts/aaa/files/crds
 
-lock: $(READY) ## Resolve the dependencies again and write requirements.txt
-	@$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
-		--all-extras --group dev --python-version 3.11 -q -o requirements.txt $(ARGS) pyproject.toml
+COMPILE := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate --no-header \
+	--python-version 3.11 -q
+
+# requirements/ holds what each image needs, in the versions of requirements.txt.
+lock: $(READY) ## Resolve the dependencies again and write requirements.txt and requirements/
+	@$(COMPILE) --all-extras --group dev -o requirements.txt $(ARGS) pyproject.toml
+	@$(COMPILE) -c requirements.txt --extra redis --extra postgres --extra llm --extra otel \
+		-o requirements/worker.txt pyproject.toml
+	@$(COMPILE) -c requirements.txt --extra operator --extra otel -o requirements/operator.txt \
+		pyproject.toml
+	@echo hatchling | $(COMPILE) -c requirements.txt -o requirements/build.txt -
+
+images: ## Build the worker's and the operator's image (needs Docker or buildah)
+	@scripts/images $(ARGS)
 
 check: lint types layers test mutants ## All that .ci/run demands
 

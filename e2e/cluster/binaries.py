@@ -57,6 +57,7 @@ MODULES: tuple[Module, ...] = (
     Module("coredns", {"coredns": "."}),
     Module("pause", {"pause": "."}),
     Module("helm", {"helm": "helm.sh/helm/v3/cmd/helm"}),
+    Module("helm4", {"helm4": "helm.sh/helm/v4/cmd/helm"}),
     Module("kind", {"kind": "sigs.k8s.io/kind"}),
 )
 

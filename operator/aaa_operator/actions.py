@@ -109,6 +109,17 @@ class Submit:
     app: str
     input: Mapping[str, Any]
     deadline_s: float | None
+    #: Hash of the policies that its calls must be claimed under.
+    policy: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Require:
+    """From now on the run's calls are claimed under the policies of this hash only."""
+
+    run_id: str
+    policy: str
     reason: str
 
 
@@ -154,6 +165,7 @@ Action = (
     | Evict
     | DeletePod
     | Submit
+    | Require
     | Control
     | Decide
 )

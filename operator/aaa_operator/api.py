@@ -18,6 +18,8 @@ from lightkube.config.kubeconfig import KubeConfig
 from aaa_operator import names
 
 TIMEOUT_S: Final = 10.0
+#: Objects in one answer to a listing.
+PAGE: Final = 500
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
@@ -94,6 +96,20 @@ class Api:
     async def ask(self, where: str, question: Mapping[str, Any]) -> dict[str, Any]:
         """Post a question that is stored nowhere, such as who the caller is; the answer."""
         return await self._send("POST", where, body=question)
+
+    async def list_all(
+        self, kind: str, *, namespace: str = "", labels: str = ""
+    ) -> list[dict[str, Any]]:
+        """Every object of a kind that a label selector picks; in all namespaces if none is named."""
+        found: list[dict[str, Any]] = []
+        params = {"limit": str(PAGE)} | ({"labelSelector": labels} if labels else {})
+        while True:
+            reply = await self._send("GET", collection(kind, namespace), params=params)
+            found += reply.get("items") or []
+            more = (reply.get("metadata") or {}).get("continue")
+            if not more:
+                return found
+            params["continue"] = more
 
     async def apply(self, wanted: Mapping[str, Any], *, namespace: str) -> dict[str, Any]:
         """Server-side apply of a whole object, as its only manager of these fields."""
@@ -195,8 +211,13 @@ class Api:
 
 def path(kind: str, namespace: str, name: str = "") -> str:
     """The path of a namespaced object, or of its collection."""
+    return collection(kind, namespace) + (f"/{name}" if name else "")
+
+
+def collection(kind: str, namespace: str = "") -> str:
+    """The path of a kind's objects in a namespace, or in all of them."""
     prefix, plural = RESOURCES[kind]
-    return f"/{prefix}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
+    return f"/{prefix}/namespaces/{namespace}/{plural}" if namespace else f"/{prefix}/{plural}"
 
 
 @asynccontextmanager

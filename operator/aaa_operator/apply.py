@@ -92,7 +92,7 @@ class Applier:
             case act.WriteStatus():
                 await self._write_status(action.kind, action)
                 report.written.append(action.uid)
-            case act.Submit() | act.Control() | act.Decide():
+            case act.Submit() | act.Require() | act.Control() | act.Decide():
                 await self._store(action)
             case act.Evict() | act.DeletePod():
                 await self._remove_pod(action)
@@ -218,7 +218,7 @@ class Applier:
 
     # ---------------------------------------------------------------------------------- the store
 
-    async def _store(self, action: act.Submit | act.Control | act.Decide) -> None:
+    async def _store(self, action: act.Submit | act.Require | act.Control | act.Decide) -> None:
         client = self._client
         if client is None:
             raise AssertionError(f"no store, and yet: {action!r}")
@@ -229,7 +229,10 @@ class Applier:
                     dict(action.input),
                     run_id=action.run_id,
                     deadline_s=action.deadline_s,
+                    policy=action.policy,
                 )
+            case act.Require():
+                await client.require_policy(action.run_id, action.policy)
             case act.Control(verb="cancel"):
                 await client.cancel(action.run_id, by=action.by, reason=action.reason)
             case act.Control(verb="suspend"):

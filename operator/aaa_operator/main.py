@@ -49,6 +49,10 @@ _WATCHED: Final = (
 )
 
 
+#: Loggers that would write a line for each request.
+_CHATTY: Final = ("httpx2", "httpcore2", "aiohttp.access", "kopf.activities", "kopf.objects")
+
+
 class Operator:
     """Everything that lives as long as the process."""
 
@@ -210,6 +214,11 @@ def registry_for(operator: Operator) -> kopf.OperatorRegistry:
     """Kopf's handlers: each only passes on what it is given."""
     registry = kopf.OperatorRegistry()
 
+    @kopf.on.login(registry=registry)
+    def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        # Asked again when the API server refuses a token: a pod's are short-lived.
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
     @kopf.on.startup(registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.persistence.finalizer = f"{names.GROUP}/unused"
@@ -217,6 +226,9 @@ def registry_for(operator: Operator) -> kopf.OperatorRegistry:
         # Below the number of objects a limit would keep the first listing from ending.
         settings.queueing.worker_limit = None
         settings.watching.server_timeout = 300
+        # What is watched is fixed. Looking for new kinds and namespaces needs rights that a release
+        # for one namespace does not have.
+        settings.scanning.disabled = True
         await operator.start()
 
     @kopf.on.cleanup(registry=registry)
@@ -249,15 +261,19 @@ def main() -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for each in _CHATTY:
+        logging.getLogger(each).setLevel(logging.WARNING)
     try:
         settings = Settings.from_environment()
     except ConfigError as error:
         log.error("%s", error)  # noqa: TRY400 - one sentence, no traceback
         return 2
     configure_from_environment(worker=socket.gethostname())
+    operator = Operator(settings)
     kopf.run(
-        registry=registry_for(Operator(settings)),
+        registry=registry_for(operator),
         standalone=True,
+        identity=operator.me,  # kopf's own would ask for the user's name, which a pod has not
         namespaces=list(settings.namespaces),
         clusterwide=not settings.namespaces,
     )

@@ -148,6 +148,8 @@ class Progress:
     suspended: bool = False
     parked: bool = False
     parked_because: str = ""
+    #: Hash of the policies that its calls are claimed under.
+    policy: str = ""
     requested: int = 0
     running: int = 0
     #: Calls that are ready or running: what workers are needed for.

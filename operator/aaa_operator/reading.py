@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aaa.client import CallView, Client, RunInfo, open_client
-from aaa.errors import AAAError, RunDeleted, RunNotFound
-from aaa.policy import compile_settings
+from aaa.client import CallView, Catalogue, Client, RunInfo, catalogue_of, open_client
+from aaa.errors import AAAError, ConfigError, PolicyConflict, RunDeleted, RunNotFound
+from aaa.policy import PolicyLayers, compile_settings, unmatched_tools
 from aaa_operator import names, shown
 from aaa_operator.binding import layers_in
 from aaa_operator.cluster import Cluster
@@ -119,37 +119,40 @@ class Reading:
         page = shown.fitting(told, max_bytes=max_bytes)
         return {"calls": page, "left": len(views) - len(page) + max(0, len(runs) - MAX_FOLDED)}
 
-    def policy(self, namespace: str, name: str, *, tools: Sequence[str]) -> Json:
-        """What the policies in force say of each tool that they name, and of ``tools``."""
+    async def policy(self, namespace: str, name: str, *, tools: Sequence[str]) -> Json:
+        """What is in force for each tool of the run's app, or only for ``tools``.
+
+        Without a worker that lives, what the tools' own code says is not known: then the policies alone
+        are explained, for the tools that they name.
+        """
         run = self._run(namespace, name)
-        pool = self._cluster.pools(namespace).get((run.status.get("pool") or {}).get("name", ""))
+        pool = (run.status.get("pool") or {}).get("name", "")
+        found = self._cluster.pools(namespace).get(pool)
         hash_ = (run.status.get("policy") or {}).get("hash")
-        layers = layers_in(None if pool is None else pool.config, hash_)
+        layers = layers_in(None if found is None else found.config, hash_)
         if layers is None:
             raise Unreadable(
                 404, "PolicyUnknown", f"no policy is in force for AgentRun {name!r} yet"
             )
-        exact = {e.name for rules in layers.policies for e in rules.tools if not e.is_prefix}
-        compiled = {
-            tool: compile_settings(tool, policies=layers.policies)
-            for tool in sorted(exact | set(tools))
-        }
-        return {
-            "of": f"run {name}",
-            "hash": hash_,
-            "policies": [rules.name for rules in layers.policies],
-            "tools": {
-                tool: {
-                    "settings": each.to_json(),
-                    "origins": dict(each.origins),
-                    "notes": list(each.notes),
-                    "hash": each.hash,
-                }
-                for tool, each in compiled.items()
-            },
-            "known": False,
-            "unmatched": {},
-        }
+        code = await self._code_of(namespace, run, pool)
+        try:
+            return explained(name, layers, code, tools=tools)
+        except (ConfigError, PolicyConflict) as error:
+            raise Unreadable(409, type(error).__name__, str(error)) from error
+
+    async def _code_of(self, namespace: str, run: RunSeen, pool: str) -> Catalogue | None:
+        """What a living worker of the pool says of its tools; ``None`` if there is none."""
+        try:
+            async with self._store(namespace, run) as client:
+                members = (await client.members()).members
+        except Unreadable:
+            return None
+        said = [
+            catalogue_of(member)
+            for member in members
+            if any(app.partition("/")[0] == pool for app in member.apps)
+        ]
+        return next((each for each in said if each.tools), None)
 
     def pools(self, namespace: str) -> Json:
         """The namespace's pools with their pods."""
@@ -266,6 +269,40 @@ def run_shown(run: RunSeen, info: RunInfo | None) -> Json:
         "pool": (run.status.get("pool") or {}).get("name"),
         "toolCalls": dict(run.status.get("toolCalls") or {}),
         "info": None if info is None else shown.info_shown(info),
+    }
+
+
+def explained(
+    name: str, layers: PolicyLayers, code: Catalogue | None, *, tools: Sequence[str]
+) -> Json:
+    """The policies merged with what the code says, as ``aaa policy explain --json`` tells it."""
+    named = {e.name for rules in layers.policies for e in rules.tools if not e.is_prefix}
+    own = {} if code is None else {tool.name: tool for tool in code.tools}
+    if code is not None and code.complete and set(tools) - set(own):
+        missing = ", ".join(sorted(set(tools) - set(own)))
+        raise Unreadable(404, "UnknownTool", f"the app of AgentRun {name!r} has no tool {missing}")
+    compiled = {
+        tool: own[tool].settings(layers.policies)
+        if tool in own
+        else compile_settings(tool, policies=layers.policies)
+        for tool in sorted(set(tools) or set(own) or named)
+    }
+    whole = code is not None and code.complete
+    return {
+        "of": f"run {name}",
+        "hash": layers.hash,
+        "policies": [rules.name for rules in layers.policies],
+        "tools": {
+            tool: {
+                "settings": each.to_json(),
+                "origins": dict(each.origins),
+                "notes": list(each.notes),
+                "hash": each.hash,
+            }
+            for tool, each in compiled.items()
+        },
+        "known": set(compiled) <= set(own),
+        "unmatched": unmatched_tools(layers.policies, own) if whole else {},
     }
 
 

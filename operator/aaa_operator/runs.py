@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from aaa.policy import PolicyLayers
 from aaa_operator import names, submit
-from aaa_operator.actions import Action, SetFinalizers, Submit, WriteStatus
+from aaa_operator.actions import Action, Require, SetFinalizers, Submit, WriteStatus
 from aaa_operator.binding import Binding, bind, layers_in
 from aaa_operator.ending import RunPlan, calls_of, control, deleting, finished
 from aaa_operator.observe import Problem, Progress, RunSeen, Snapshot
@@ -107,6 +107,15 @@ class _Active:
                     self.facts, progress=progress, stalled=stalled, accepted=changed
                 )
                 self.actions += _controls(self.run, progress, self.wished)
+                self.actions += self._required(progress)
+
+    def _required(self, progress: Progress) -> list[Action]:
+        """What is in force now is required at once: until a worker has read it, calls wait."""
+        wanted = self.in_force.hash
+        if progress.ended or self.binding.problem is not None or progress.policy == wanted:
+            return []
+        reason = f"the run's policies are now {', '.join(self.binding.names) or 'none'}"
+        return [Require(run_id=self.run.run_id or "", policy=wanted, reason=reason)]
 
     def _begin(self) -> None:
         """The steps that lead to the run."""
@@ -121,7 +130,7 @@ class _Active:
             case submit.Hold():
                 self.actions.append(_hold(self.run))
             case submit.Create():
-                self.actions.append(_submit(self.run, self.step))
+                self.actions.append(_submit(self.run, self.step, policy=self.in_force.hash))
 
     def _may_begin(self) -> bool:
         return self.wished == "Running" and self.binding.problem is None
@@ -223,13 +232,14 @@ def _hold(run: RunSeen) -> SetFinalizers:
     )
 
 
-def _submit(run: RunSeen, step: submit.Create) -> Submit:
+def _submit(run: RunSeen, step: submit.Create, *, policy: str) -> Submit:
     return Submit(
         name=run.meta.name,
         run_id=step.run_id,
         app=step.app,
         input=step.input,
         deadline_s=step.deadline_s,
+        policy=policy,
         reason="the run is accepted, its policy in force and its app known",
     )
 

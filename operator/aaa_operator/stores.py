@@ -135,6 +135,7 @@ def progress_of(found: Overview) -> Progress:
         suspended=found.suspended,
         parked=found.parked,
         parked_because=found.parked_because,
+        policy=found.policy,
         requested=found.requested,
         running=found.running,
         busy=sum(not call.waiting for call in open_calls),

@@ -14,6 +14,9 @@ from typing import Any, Final, Literal
 from aaa import events as ev
 from aaa import ids
 from aaa.algos import CallState, RunState
+from aaa.catalogue import Catalogue as Catalogue  # noqa: PLC0414 - re-exported
+from aaa.catalogue import ToolLayers as ToolLayers  # noqa: PLC0414 - re-exported
+from aaa.catalogue import decode as _catalogue
 from aaa.clock import SYSTEM_CLOCK, Clock
 from aaa.errors import CallNotFound, DecisionRefused, RunDeleted, RunNotFound, StoreUnavailable
 from aaa.events import Event
@@ -21,13 +24,14 @@ from aaa.overview import OpenCall as OpenCall  # noqa: PLC0414 - re-exported
 from aaa.overview import Overview as Overview  # noqa: PLC0414 - re-exported
 from aaa.runtime.observe import submitting
 from aaa.runtime.outcome import Run
-from aaa.runtime.submission import app_parts, creation, submitted
+from aaa.runtime.submission import app_parts, check_policy, creation, submitted
 from aaa.runtime.submission import input_digest as input_digest  # noqa: PLC0414 - re-exported
 from aaa.store import open_store, port
 from aaa.store.port import Append, Entry, EventStore, Flag, Refused, StoreInfo, Why
 from aaa.store.port import Member as Member  # noqa: PLC0414 - re-exported
 from aaa.store.port import Members as Members  # noqa: PLC0414 - re-exported
 from aaa.store.port import RunInfo as RunInfo  # noqa: PLC0414 - re-exported
+from aaa.store.redis_acl import acl_rule as acl_rule  # noqa: PLC0414 - re-exported
 from aaa.telemetry import RunTraces, Telemetry
 
 #: How long an approval holds until the call is claimed, unless said otherwise.
@@ -167,12 +171,16 @@ class Client:
         *,
         run_id: str,
         deadline_s: float | None = None,
+        policy: str | None = None,
     ) -> Run:
         """Begin a run of an app that workers serve under this full name, without loading it.
 
         The name is what :meth:`aaa.app.App.attach` returns and what a run's ``app`` says. The same
-        run id with the same input is the same run. Raises :class:`ConfigError` for a name or input
-        that is none, :class:`RunConflict` for other input, :class:`RunDeleted`.
+        run id with the same input is the same run. ``policy`` is the hash of the
+        :class:`aaa.policy.PolicyLayers` that its calls must be claimed under from the beginning; a
+        run that is there already keeps what it requires (:meth:`require_policy` changes that).
+        Raises :class:`ConfigError` for a name or input that is none, :class:`RunConflict` for other
+        input, :class:`RunDeleted`.
         """
         _, algorithm, version, _ = app_parts(app)
         create = creation(
@@ -182,6 +190,7 @@ class Client:
             version=version,
             input=input,
             deadline_s=deadline_s,
+            policy=policy,
         )
         with submitting(self._traces, run_id, algorithm=algorithm, version=version, worker=None):
             return submitted(run_id, await self._commit(run_id, create))
@@ -283,6 +292,22 @@ class Client:
         """Go on with a suspended or parked run."""
         return await self._flag(run_id, ev.RUN_RESUMED, "resume", by)
 
+    async def require_policy(self, run_id: str, policy: str) -> Event:
+        """From now on the run's calls are claimed under the policy of this hash only.
+
+        The next attempt begins under it; a call that is open keeps what it began with, tightened at
+        most (G22). Until a worker has read the policy the run's calls wait.
+        Raises :class:`DecisionRefused` for a run that has ended.
+        """
+        data = {"policy": check_policy(policy)}
+        while True:
+            info = await self.info(run_id)
+            (last, *_) = await self.store.read(run_id, after=info.head.seq - 1)
+            if last.id == info.head.last_id:
+                entry = Entry(last.caused(ev.RUN_POLICY, data), port.Require(policy))
+                with suppress(_Moved):
+                    return (await self._append(run_id, [entry], None, at=info.head))[0]
+
     async def delete(self, run_id: str, *, force: bool = False) -> bool:
         """Remove an ended run; a tombstone stays (L12). Whether it was there."""
         verdict = await self._commit(run_id, port.Delete(run_id=run_id, force=force))
@@ -350,6 +375,11 @@ class Client:
 
 class _Moved(Exception):
     """The log has grown since it was looked at: look again."""
+
+
+def catalogue_of(member: Member) -> Catalogue:
+    """What a worker says of itself: acknowledged policies, its tools and their layers."""
+    return _catalogue(member.info)
 
 
 async def open_client(url: str) -> tuple[Client, StoreInfo]:

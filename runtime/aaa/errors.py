@@ -18,6 +18,7 @@
     │   └── CorruptHistory         an event cannot be read or does not belong to its run
     ├── RetryError               nothing is wrong with the request: ask again later
     │   └── StoreUnavailable       the store cannot be reached
+    │       └── AccessRefused        also a ConfigError: user, password or a right is refused
     ├── ReloadError              what the caller knows is out of date: read again, then decide
     │   ├── RunConflict            the run id is taken by other input
     │   ├── RunDeleted             the run existed and was deleted (a tombstone remains)
@@ -116,6 +117,14 @@ class RetryError(AAAError):
 
 class StoreUnavailable(RetryError):
     """The store cannot be reached, or did not answer in time; the write may have happened."""
+
+
+class AccessRefused(StoreUnavailable, ConfigError):
+    """The store refuses the user, the password, or a right.
+
+    At the start that is a setting to mend. Later it is an outage: passwords are rotated and rights
+    are set anew while workers run, and an outcome that waits to be recorded must not be lost to that.
+    """
 
 
 class ReloadError(AAAError):

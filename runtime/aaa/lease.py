@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -31,6 +32,8 @@ MARGIN: Final = 0.1
 MAX_MARGIN_S: Final = 1.0
 #: A failed pulse is repeated after this share of the period.
 RETRY_SHARE: Final = 0.2
+#: What a worker says of itself is said again after so many seconds, whatever happens.
+SAY_AGAIN_S: Final = 60.0
 
 
 class Lease:
@@ -109,6 +112,10 @@ class Heartbeat:
         self._leases: dict[tuple[str, str], Lease] = {}
         self._owned: dict[int, set[str]] = {}
         self._apps: tuple[str, ...] = ()
+        #: What the worker says of itself; what it last said successfully, and when.
+        self._info = b"{}"
+        self._told_info: bytes | None = None
+        self._told_s = self._pulsed_s = -math.inf
         self._shortest_ttl_s: Callable[[], float] = lambda: ttl_s
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -137,6 +144,17 @@ class Heartbeat:
             self._ticker.cancel()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
+            self._thread = None
+
+    @property
+    def leased(self) -> bool:
+        """Whether the worker's own lease cannot have ended: a pulse was answered within its TTL."""
+        return self._thread is not None and self._clock.boot_s() - self._pulsed_s < self.ttl_s
+
+    @property
+    def lag_s(self) -> float:
+        """For how long the loop has not ticked; from any thread."""
+        return 0.0 if self._thread is None else self._clock.boot_s() - self._ticked_s
 
     def abandon(self) -> None:
         """End the thread without a word to the store, as a crash would."""
@@ -184,6 +202,12 @@ class Heartbeat:
         """
         self._apps, self._shortest_ttl_s = apps, shortest_ttl_s
         self._wake.set()
+
+    def say(self, info: bytes) -> None:
+        """What the worker says of itself to those who look on; known from the next pulse on."""
+        if info != self._info:
+            self._info = info
+            self._wake.set()
 
     async def _tick(self) -> None:
         every_s = min(0.5, self._block_limit_s / 4)
@@ -242,9 +266,12 @@ class Heartbeat:
 
     def pulse(self, renewer: Renewer) -> float:
         """Renew once; return how many seconds to wait. Raises what the store raises."""
-        pulse = self._make()
         sent_s = self._clock.boot_s()
+        pulse = self._make(info=self._news(sent_s))
+        known, self._told_info = self._told_info, None  # until the store has answered
         beat = renewer.pulse(pulse)
+        self._pulsed_s, self._told_info = sent_s, known if pulse.info is None else pulse.info
+        self._told_s = self._told_s if pulse.info is None else sent_s
         lost = {(held.run_id, held.request_id, held.attempt) for held in beat.lost_calls}
         with self._lock:
             for calls in pulse.calls.values():
@@ -261,7 +288,12 @@ class Heartbeat:
         """How often to look for others' leases, under the settings now in force."""
         return min(self.ttl_s / 3, self._shortest_ttl_s() / 2)
 
-    def _make(self) -> Pulse:
+    def _news(self, now_s: float) -> bytes | None:
+        """What to say of oneself in this pulse: nothing, as long as the store has it for certain."""
+        kept = now_s - self._pulsed_s < self.ttl_s / 2 and now_s - self._told_s < SAY_AGAIN_S
+        return None if kept and self._told_info == self._info else self._info
+
+    def _make(self, *, info: bytes | None) -> Pulse:
         with self._lock:
             calls: dict[int, list[HeldCall]] = {}
             for lease in self._leases.values():
@@ -272,6 +304,7 @@ class Heartbeat:
                 ttl_ms=round(self.ttl_s * 1000),
                 owned={p: tuple(sorted(apps)) for p, apps in self._owned.items() if apps},
                 calls={p: tuple(held) for p, held in calls.items()},
+                info=info,
             )
 
     def _period_s(self) -> float:

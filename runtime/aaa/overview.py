@@ -46,6 +46,8 @@ class Overview:
     suspended: bool = False
     parked: bool = False
     parked_because: str = ""
+    #: The policy that its calls are claimed under; ``""``: whatever the worker has.
+    policy: str = ""
     requested: int = 0
     completed: int = 0
     failed: int = 0
@@ -95,6 +97,8 @@ class Overview:
                 self._settled(event)
             case ev.TOOL_RESOLVED:
                 self.unknown.pop(event.parent or "", None)
+            case ev.RUN_POLICY:
+                self.policy = str(data.get("policy", ""))
             case ev.RUN_PARKED:
                 self.parked_because = str(data.get("message") or data.get("reason") or "")
             case _ if event.type in ev.ENDINGS:

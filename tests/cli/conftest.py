@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,6 @@ from cli.desk import Desk
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    for name in ("AAA_STORE", "AAA_APP", "AAA_DEBUG", "AAA_SCOPE"):
+    for name in [name for name in os.environ if name.startswith("AAA_") and "_TEST_" not in name]:
         monkeypatch.delenv(name, raising=False)
     return Desk(tmp_path)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
 
 from aaa import events as ev
 from aaa.algos import RunState, ToolLoop
@@ -162,11 +163,12 @@ def lasting(world: World, **settings: Any) -> tuple[Any, asyncio.Event]:
 
 
 async def two_workers(world: World, act: Any, link: Link | None = None, **how: Any) -> Any:
-    """``w1`` runs the call of the run; ``w2`` may take it over."""
+    """``w1`` runs the call of the run; ``w2`` may take it over, with its own tool if ``theirs``."""
     how.setdefault("guard", SHORT)
     how.setdefault("says", CALLS_ACT)
+    theirs = how.pop("theirs", act)
     one = await world.worker("w1", act, link=link, worker_ttl_s=SHORT_S * 2, **how)
-    two = await world.worker("w2", act, worker_ttl_s=SHORT_S * 2, **how)
+    two = await world.worker("w2", theirs, worker_ttl_s=SHORT_S * 2, **how)
     await acquainted(one, two)
     run_id = run_of("w1", "w2")
     await one.submit(run_id)
@@ -333,6 +335,35 @@ async def test_verify_is_asked_before_a_lost_attempt_is_called_unknown(
     assert said in await two.text(run_id)
     assert world.ledger.starts == [1]
     await _one_verdict(world, run_id, verified=verify is answer_done)
+
+
+def closed(order_id: str) -> str:
+    """A rule of a newer version of a tool, which its schema does not show."""
+    raise ValueError(f"{order_id} is closed")
+
+
+@pytest.mark.guarantee("G4")
+async def test_a_lost_attempt_whose_arguments_no_longer_fit_is_unknown_and_does_not_hang(
+    world: World,
+) -> None:
+    @tool(name="act", delivery="at_most_once", verify=answer_done)
+    async def old(order_id: str) -> str:
+        world.ledger.starts.append(1)
+        await asyncio.Event().wait()
+        return order_id
+
+    @tool(name="act", delivery="at_most_once", verify=answer_done)
+    async def new(order_id: Annotated[str, AfterValidator(closed)]) -> str:
+        world.ledger.effects.append(order_id)
+        return order_id
+
+    one, two, run_id = await two_workers(
+        world, old, theirs=new, says=(tool_call("act", order_id="o-1"),)
+    )
+    await one.engine.kill()
+    assert "It could not be looked up" in await two.text(run_id)
+    assert world.ledger.effects == []
+    await _one_verdict(world, run_id, verified=False)
 
 
 @pytest.mark.guarantee("G4")

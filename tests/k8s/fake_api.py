@@ -33,7 +33,7 @@ class FakeApi:
         self.answers: dict[tuple[str, str], list[Response]] = {}
         self._version = 0
         routes = [
-            Route("/{base:path}/namespaces/{ns}/{plural}", self._list, methods=["GET"]),
+            Route("/{base:path}/namespaces/{ns}/{plural}", self._listed, methods=["GET"]),
             Route("/{base:path}/namespaces/{ns}/{plural}", self._collection, methods=["POST"]),
             Route("/{base:path}/namespaces/{ns}/{plural}/{name}", self._object, methods=_ALL),
             Route("/{base:path}/namespaces/{ns}/{plural}/{name}/{sub}", self._object, methods=_ALL),
@@ -64,17 +64,27 @@ class FakeApi:
     def get(self, kind: str, name: str, *, namespace: str = "shop") -> dict[str, Any]:
         return self.objects[kind, namespace, name]
 
-    async def _other(self, request: Request) -> Response:
-        found = self.others.get(request.url.path)
-        return _said(404, "NotFound") if found is None else JSONResponse(found)
-
-    async def _list(self, request: Request) -> Response:
-        kind, ns = KINDS.get(request.path_params["plural"]), request.path_params["ns"]
+    async def _listed(self, request: Request) -> Response:
+        """One namespace's objects, or all; two a page, so that whoever lists must ask on."""
+        ns = request.path_params.get("ns")
+        kind = KINDS.get(request.path_params.get("plural") or request.url.path.rpartition("/")[2])
         if kind is None:
             return await self._other(request)
-        found = [raw for (k, n, _), raw in sorted(self.objects.items()) if (k, n) == (kind, ns)]
-        limit = int(request.query_params.get("limit", len(found)))
-        return JSONResponse({"kind": f"{kind}List", "items": found[:limit]})
+        wanted = [each for each in request.query_params.get("labelSelector", "").split(",") if each]
+        found = [
+            raw
+            for (its_kind, its_ns, _), raw in sorted(self.objects.items())
+            if its_kind == kind and ns in (None, its_ns) and _picked(raw, wanted)
+        ]
+        begin = int(request.query_params.get("continue", "0"))
+        more = str(begin + 2) if begin + 2 < len(found) else ""
+        return JSONResponse({"metadata": {"continue": more}, "items": found[begin : begin + 2]})
+
+    async def _other(self, request: Request) -> Response:
+        if request.url.path.rpartition("/")[2] in KINDS:
+            return await self._listed(request)
+        found = self.others.get(request.url.path)
+        return _said(404, "NotFound") if found is None else JSONResponse(found)
 
     async def _collection(self, request: Request) -> Response:
         kind = KINDS[request.path_params["plural"]]
@@ -129,6 +139,12 @@ class FakeApi:
 
 
 _ALL = ["GET", "PUT", "PATCH", "DELETE", "POST"]
+
+
+def _picked(raw: dict[str, Any], wanted: list[str]) -> bool:
+    labels = raw["metadata"].get("labels") or {}
+    pairs = [each.partition("=") for each in wanted]
+    return all(key in labels and (not is_ or labels[key] == value) for key, is_, value in pairs)
 
 
 def _changed(

@@ -264,9 +264,15 @@ class World:
             case act.Submit():
                 self.created.append(action.run_id)
                 found = Progress(
-                    app=action.app, digest=input_digest(action.input), created_ms=self.now_ms
+                    app=action.app,
+                    digest=input_digest(action.input),
+                    created_ms=self.now_ms,
+                    policy=action.policy,
                 )
                 self.store = replace(self.store, runs={**self.store.runs, action.run_id: found})
+            case act.Require():
+                known = replace(self.store.runs[action.run_id], policy=action.policy)
+                self.store = replace(self.store, runs={**self.store.runs, action.run_id: known})
             case act.Control():
                 changes = {
                     "cancel": {"cancelling": True},

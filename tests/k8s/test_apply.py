@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from aaa.client import Client
 from aaa.llm import LLMHandler
 from aaa.llm.fake import FakeLLMClient, text, tool_call
 from aaa.llm.messages import ModelReply, ModelRequest
+from aaa.policy import PolicyLayers
 from aaa.runtime import Engine
 from aaa.tools import ToolHandler, ToolRegistry, tool
 from aaa_operator import actions as act
@@ -235,6 +237,9 @@ class _Shop:
         LLMHandler(FakeLLMClient(_model)).attach(engine)
         ToolHandler(registry).attach(engine)
         engine.serve(ToolLoop(registry))
+        data = self.api.get("ConfigMap", f"{pool}-policy")["data"]
+        layers = [PolicyLayers.from_json(json.loads(text)) for text in data.values()]
+        engine.follow_policies({one.hash: one for one in layers})
         return engine
 
 

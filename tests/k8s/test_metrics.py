@@ -51,7 +51,9 @@ def test_a_pass_is_told_by_what_became_of_its_actions() -> None:
     status = act.WriteStatus(
         kind="AgentRun", name="r", uid="u", resource_version="1", status={}, reason="r"
     )
-    submit = act.Submit(name="r", run_id="r1", app="a", input={}, deadline_s=None, reason="r")
+    submit = act.Submit(
+        name="r", run_id="r1", app="a", input={}, deadline_s=None, policy="h", reason="r"
+    )
     results: list[tuple[act.Action, str]] = [
         (evict, "TooManyRequests"),
         (evict, "done"),

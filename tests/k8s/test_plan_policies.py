@@ -150,9 +150,12 @@ def test_a_changed_policy_reaches_the_pods_without_a_new_template() -> None:
     template = world.get("Deployment", pool)["spec"]["template"]
     mark = world.get("Pod", f"{pool}-0")["metadata"]["annotations"]
     old = world.status()["policy"]["hash"]
+    assert [run.policy for run in world.store.runs.values()] == [old]
     world.put(raw_policy(tools=[{"name": "refund", "maxAttempts": 2}]))
     world.settle()
-    assert world.status()["policy"]["hash"] != old
+    new = world.status()["policy"]["hash"]
+    assert new != old
+    assert [run.policy for run in world.store.runs.values()] == [new]  # nothing runs under the old
     assert world.condition("PolicyResolved") == "Unknown/AwaitingWorkers"
     assert world.get("Pod", f"{pool}-0")["metadata"]["annotations"] != mark
     assert world.get("Deployment", pool)["spec"]["template"] == template

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from aaa.algos import ToolLoop
-from aaa.client import CallView
+from aaa.client import CallView, Catalogue, ToolLayers
 from aaa.events import Event
 from aaa.ids import canonical
 from aaa.llm import LLMHandler
@@ -26,7 +26,7 @@ from aaa_operator import names, read, shown
 from aaa_operator.cluster import Cluster
 from aaa_operator.observe import Problem, RunSeen, policy_of
 from aaa_operator.read import read_app
-from aaa_operator.reading import Reading
+from aaa_operator.reading import Reading, explained
 from aaa_operator.serving import serve
 from k8s.scene import raw_policy, raw_run
 
@@ -189,11 +189,31 @@ async def test_a_policy_is_explained_from_what_the_pool_carries() -> None:
     status = {"pool": {"name": "aaa-1"}, "policy": {"name": "payments", "hash": layers.hash}}
     async with _endpoint(Problem("x", "y"), raw_run(status=status)) as endpoint:
         endpoint.cluster.heard("ConfigMap", config, deleted=False)
-        _, told = await endpoint.get("shop/runs/refund/policy", tool="look")
-        assert told["policies"] == ["payments"]
+        _, told = await endpoint.get("shop/runs/refund/policy")
+        assert (told["policies"], told["known"]) == (["payments"], False)
         assert told["tools"]["refund"]["settings"]["delivery"] == "at_most_once"
         assert told["tools"]["refund"]["origins"]["delivery"] == "policy payments entry 'refund'"
+        _, told = await endpoint.get("shop/runs/refund/policy", tool="look")
+        assert list(told["tools"]) == ["look"]
         assert told["tools"]["look"]["settings"]["delivery"] == "at_least_once"
+
+
+def test_a_policy_is_merged_with_what_the_code_says_and_a_typo_shows() -> None:
+    rules = policy_of(
+        raw_policy(
+            defaults={"maxAttempts": 5},
+            tools=[{"name": "refnud", "requiresApproval": True}],
+        )
+    ).rules
+    assert rules is not None
+    layers = PolicyLayers(policies=[rules])
+    refund = ToolLayers(name="refund", schema="s", decorator={"delivery": "at_most_once"})
+    told = explained("r", layers, Catalogue(tools=(refund,)), tools=[])
+    assert told["tools"]["refund"]["origins"]["delivery"] == "decorator"
+    assert told["tools"]["refund"]["origins"]["max_attempts"] == "policy payments defaults"
+    assert (told["known"], told["unmatched"]) == (True, {"payments": ("refnud",)})
+    partly = explained("r", layers, Catalogue(tools=(refund,), complete=False), tools=["x"])
+    assert (partly["known"], partly["unmatched"]) == (False, {})
 
 
 def test_an_answer_of_a_model_shows_its_text_and_the_tools_it_wants_and_no_arguments() -> None:

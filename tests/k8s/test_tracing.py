@@ -13,7 +13,7 @@ from aaa_operator.tracing import reconciling
 from unit.telemetry_scene import Recorder
 
 SUBMIT = act.Submit(
-    name="n", run_id="r1", app="pool/loop@1/x", input={}, deadline_s=None, reason=""
+    name="n", run_id="r1", app="pool/loop@1/x", input={}, deadline_s=None, policy="h", reason=""
 )
 
 

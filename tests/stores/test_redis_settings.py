@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from aaa.client import acl_rule
 from aaa.errors import ConfigError, StoreUnavailable
 from aaa.store import port
 from aaa.store.redis import RedisEventStore
@@ -23,10 +24,16 @@ TLS = Path(__file__).parent / "tls"
 DOC = Path(__file__).parents[2] / "docs" / "stores" / "redis.md"
 
 
-def acl_rule() -> list[str]:
-    """The rule in the documentation, for a user ``aaa``."""
-    (line,) = (line for line in DOC.read_text().splitlines() if line.startswith("ACL SETUSER aaa "))
+def documented(user: str) -> list[str]:
+    """The rule in the documentation for a user."""
+    start = f"ACL SETUSER {user} "
+    (line,) = (line for line in DOC.read_text().splitlines() if line.startswith(start))
     return line.split()[3:]
+
+
+def test_the_documented_rules_are_the_published_ones() -> None:
+    assert documented("aaa") == ["on", ">secret", *acl_rule("aaa:", owner=True)]
+    assert documented("tenant") == ["on", ">secret", *acl_rule("aaa:b2e1:")]
 
 
 @pytest.fixture
@@ -34,7 +41,7 @@ def restricted_url(redis_server: RedisServer) -> Iterator[str]:
     """A Redis on which the user of the documentation's ACL line is all that the store has."""
     redis_server.start().reset()
     with redis_server.client() as client:
-        client.execute_command("ACL", "SETUSER", "aaa", "reset", *acl_rule())
+        client.execute_command("ACL", "SETUSER", "aaa", "reset", *documented("aaa"))
     yield f"redis://aaa:secret@{HOST}:{redis_server.port}/0"
     with redis_server.client() as client:
         client.execute_command("ACL", "DELUSER", "aaa")

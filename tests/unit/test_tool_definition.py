@@ -72,7 +72,7 @@ def test_a_bound_method_can_be_a_tool() -> None:
         ({"guard": {"enabled": False}, "requires_approval": True}, r"with requires_approval"),
         ({"guard": {"enabled": False}, "verify": paid}, r"with verify"),
         ({"requires_approval": "yes"}, r"tool 'pay': requires_approval must be true or false"),
-        ({"timeout_s": 0}, r"tool 'pay': timeout_s must be between 0.001 and 86400"),
+        ({"timeout_s": 0}, r"tool 'pay': timeout_s must be between 0.001 and 604800"),
         ({"timeout_s": True}, r"tool 'pay': timeout_s"),
         ({"isolation": "thread"}, r"tool 'pay': isolation must be None or 'process'"),
         ({"on_repeat": "merge"}, r"tool 'pay': on_repeat must be 'fail' or 'ask'"),

@@ -60,6 +60,8 @@ class RunState:
     cancelling: Event | None = None
     suspended: bool = False
     parked: Event | None = None
+    #: The policy that its tool calls are claimed under; ``""``: whatever the worker has.
+    policy: str = ""
     turn: Turn | None = None
     messages: list[Message] = field(default_factory=list)
     #: Length of the conversation when the newest model request was made.
@@ -143,6 +145,10 @@ def _resumed(state: RunState, _: Event) -> None:
 
 def _parked(state: RunState, event: Event) -> None:
     state.parked = event
+
+
+def _policy_required(state: RunState, event: Event) -> None:
+    state.policy = event.data["policy"]
 
 
 def _llm_requested(state: RunState, event: Event) -> None:
@@ -270,6 +276,7 @@ _RULES: dict[str, Rule] = {
     ev.RUN_SUSPENDED: _suspended,
     ev.RUN_RESUMED: _resumed,
     ev.RUN_PARKED: _parked,
+    ev.RUN_POLICY: _policy_required,
     ev.LLM_REQUESTED: _llm_requested,
     ev.LLM_COMPLETED: _llm_completed,
     ev.LLM_FAILED: _llm_failed,

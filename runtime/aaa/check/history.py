@@ -28,6 +28,7 @@ FIELDS: Final[Mapping[str, Mapping[str, type]]] = {
     ev.RUN_SUSPENDED: {"by": str},
     ev.RUN_RESUMED: {"by": str},
     ev.RUN_PARKED: {"error": str, "message": str},
+    ev.RUN_POLICY: {"policy": str},
     ev.LLM_REQUESTED: {"call_id": str, "turn": int},
     ev.LLM_COMPLETED: {"call_id": str, "message": dict},
     ev.LLM_FAILED: {"call_id": str, "error": str, "message": str},

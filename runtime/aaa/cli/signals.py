@@ -38,6 +38,15 @@ class Interrupts:
         self._on_first("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
 
 
+def leave_at_once() -> None:
+    """Until :class:`Interrupts` listens, SIGTERM ends the process: nothing has begun.
+
+    As a container's first process it would otherwise be deaf until then: the kernel delivers to
+    process 1 only what it handles.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: leave(exits.DONE))
+
+
 def leave(code: int) -> None:
     """End now, whatever threads are still at work; leases run out by themselves."""
     for stream in (sys.stdout, sys.stderr):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from aaa.errors import ConfigError, RunNotFound, StoreUnavailable, StoreUnsafe
+from aaa.errors import AccessRefused, ConfigError, RunNotFound, StoreUnavailable, StoreUnsafe
 from aaa.store.address import shown, without_passwords
 
 if TYPE_CHECKING:
@@ -30,16 +30,39 @@ CLOSE_TIMEOUT_S: Final = 1.0
 _CHECK: Final = "check --store or AAA_STORE, and that the server is up"
 
 
+class UrlInFile(str):
+    """A URL that stands in a file, where it may be another one later: a mounted Secret."""
+
+    __slots__ = ("file",)
+    file: Path
+
+    def latest(self) -> str:
+        """The URL as it is now. Raises ``OSError``."""
+        return self.file.read_text(encoding="utf-8").strip()
+
+
 def url_of(given: str | None) -> str:
-    """The store's URL: the option, ``AAA_STORE``, or the working folder's own."""
-    return given or DEFAULT_URL
+    """The store's URL: the option, ``AAA_STORE``, in ``AAA_STORE_FILE``, or the folder's own."""
+    file = os.environ.get("AAA_STORE_FILE")
+    if given or not file:
+        return given or DEFAULT_URL
+    try:
+        text = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"AAA_STORE_FILE names {file}, which cannot be read: {why}") from None
+    if not text or len(text.split()) != 1:
+        raise ConfigError(f"AAA_STORE_FILE names {file}, which must hold one store URL and no more")
+    url = UrlInFile(text)
+    url.file = Path(file)
+    return url
 
 
 def make(url: str) -> EventStore:
     """The store to work on, not yet opened; the default's folder is made and kept out of Git."""
     from aaa.store import open_store
 
-    store = open_store(url)
+    store = open_store(url, latest=url.latest if isinstance(url, UrlInFile) else None)
     file = _file_of(url)
     if file is not None and file.parent.name == FOLDER:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +80,8 @@ async def bounded_open(store: EventStore, url: str, *, strict: bool = False) -> 
         raise StoreUnavailable(
             f"the store {shown(url)} did not answer within {OPEN_TIMEOUT_S:g} s; {_CHECK}"
         ) from None
+    except AccessRefused:
+        raise
     except StoreUnavailable as error:
         raise StoreUnavailable(str(error) if _file_of(url) else f"{error}; {_CHECK}") from error
     if strict and info.warnings:

@@ -161,6 +161,7 @@ _WORDS: dict[str, Callable[[dict[str, Any]], Line]] = {
     ev.RUN_SUSPENDED: _by("suspended", "ask"),
     ev.RUN_RESUMED: _by("resumed", ""),
     ev.RUN_PARKED: _run("parked", "bad", "error", "message"),
+    ev.RUN_POLICY: lambda data: Line("run", "policy", short(data["policy"], 40), "quiet"),
     ev.LLM_REQUESTED: lambda data: Line("model", "asked", f"turn {data.get('turn')}", "quiet"),
     ev.LLM_COMPLETED: _model_completed,
     ev.LLM_FAILED: lambda data: Line(

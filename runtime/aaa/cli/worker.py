@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -16,9 +16,15 @@ from aaa.cli import exits, loop
 from aaa.cli.options import StoreOption
 from aaa.errors import ConfigError
 
+if TYPE_CHECKING:
+    from aaa.runtime import Engine
+
 log = logging.getLogger("aaa.worker")
 
 CHECK_S: Final = 0.5
+#: After the drain's deadline the process has so long to release what it holds, then it leaves. A
+#: container's grace period has to be longer than the drain by a little more.
+LEAVE_S: Final = 12.0
 
 
 def worker(
@@ -82,11 +88,12 @@ def worker(
     Example:
       aaa worker --app agent:app --store redis://localhost:6379/0 --concurrency 64
     """
-    from aaa.cli import logs
+    from aaa.cli import logs, signals
 
     if log_format not in ("plain", "json"):
         raise ConfigError(f"--log-format must be plain or json, not {log_format!r}")
     logs.to_stderr(form=log_format)
+    signals.leave_at_once()
     return loop.run(
         _serve(
             app,
@@ -114,37 +121,52 @@ async def _serve(
     drain_timeout_s: float,
     worker_ttl_s: float,
 ) -> int:
-    import asyncio
-
     from aaa.app import load_app
     from aaa.cli import unmatched
+    from aaa.cli.pod import Pod
     from aaa.cli.scope import served
-    from aaa.cli.signals import Interrupts, blocked, leave
+    from aaa.cli.signals import blocked
     from aaa.cli.stores import bounded_open, make, url_of
     from aaa.runtime import Engine
     from aaa.store.address import shown
     from aaa.telemetry import configure_from_environment, names, tell
 
-    configure_from_environment(worker=worker)
-    url = url_of(store_url)
-    scope, rules = served(scope, policy_files)
-    app = load_app(app_name, folder=Path.cwd())
-    for sentence in unmatched.warnings(rules, app, name=app_name):
-        tell(log, names.LOG_UNMATCHED, "%s", sentence)
-    engine = Engine(
-        make(url),
-        worker=worker,
-        app=scope,
-        concurrency=concurrency,
-        worker_ttl_s=worker_ttl_s,
-        drain_timeout_s=drain_timeout_s,
-        on_blocked=blocked,
-    )
-    serves = app.attach(engine, policies=rules)
-    await bounded_open(engine.store, url, strict=strict)
-    await engine.start()
-    name, message = engine.worker, "worker %s serves %s from %s"
-    tell(log, names.LOG_SERVES, message, name, serves, shown(url), worker=name)
+    with Pod.from_environment() as pod:
+        worker = worker or pod.worker_name()
+        configure_from_environment(worker=worker)
+        url = url_of(store_url)
+        scope, rules = served(scope, policy_files)
+        app = load_app(app_name, folder=Path.cwd())
+        for sentence in unmatched.warnings(rules, app, name=app_name):
+            tell(log, names.LOG_UNMATCHED, "%s", sentence)
+        engine = Engine(
+            make(url),
+            worker=worker,
+            app=scope,
+            concurrency=concurrency,
+            worker_ttl_s=worker_ttl_s,
+            drain_timeout_s=drain_timeout_s,
+            loop_block_limit_s=pod.loop_block_limit_s(worker_ttl_s),
+            on_blocked=blocked,
+        )
+        serves = app.attach(engine, policies=rules)
+        pod.attach(engine)
+        await bounded_open(engine.store, url, strict=strict)
+        await engine.start()
+        name, message = engine.worker, "worker %s serves %s from %s"
+        tell(log, names.LOG_SERVES, message, name, serves, shown(url), worker=name)
+        async with pod.following():
+            return await _until_asked(engine)
+
+
+async def _until_asked(engine: Engine) -> int:
+    """Serve until a signal, or a tool that cannot be stopped, ends it; then drain."""
+    import asyncio
+
+    from aaa.cli.signals import Interrupts, leave
+    from aaa.telemetry import names, tell
+
+    name = engine.worker
     with Interrupts(on_first=_draining, on_second=lambda: None) as heard:
         stopping = asyncio.ensure_future(heard.asked.wait())
         while not stopping.done() and not engine.unstoppable:
@@ -154,7 +176,12 @@ async def _serve(
             message = "tool %s could not be stopped; draining, to be replaced"
             tools = ", ".join(engine.unstoppable)
             tell(log, names.LOG_UNSTOPPABLE, message, tools, worker=name)
-        await engine.stop()
+        try:
+            await asyncio.wait_for(engine.stop(), engine.drain_timeout_s + LEAVE_S)
+        except TimeoutError:
+            message = "draining did not end: leaving without giving everything back"
+            tell(log, names.LOG_NOT_GIVEN_BACK, message, worker=name)
+            leave(exits.BROKEN)
     tell(log, names.LOG_DRAINED, "drained", worker=name)
     if engine.unstoppable:
         leave(exits.BROKEN)

@@ -14,7 +14,7 @@ that the laptop, a worker and the operator compute the same answer from the same
 
 from __future__ import annotations
 
-from aaa.policy.compile import compile_settings
+from aaa.policy.compile import compile_settings, guard_layer
 from aaa.policy.config import GUARD_FIELDS, Delivery, GuardConfig, OnLostLease
 from aaa.policy.keys import check_template, render_key
 from aaa.policy.overrides import (
@@ -42,6 +42,7 @@ __all__ = [
     "check_overrides",
     "check_template",
     "compile_settings",
+    "guard_layer",
     "pin",
     "render_key",
     "tightens",

@@ -87,7 +87,7 @@ class _Merge:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        built_in = {**_guard_values(GuardConfig()), "requires_approval": False}
+        built_in = {**guard_layer(GuardConfig()), "requires_approval": False}
         self.apply({**dict.fromkeys(SETTING_FIELDS), **built_in}, "built-in")
 
     def apply(self, layer: Mapping[str, object], origin: str) -> None:
@@ -166,11 +166,12 @@ class _Merge:
 
 def _complete(handler: Mapping[str, object] | GuardConfig | None) -> Mapping[str, object]:
     if isinstance(handler, GuardConfig):
-        return _guard_values(handler)
+        return guard_layer(handler)
     return check_overrides(handler or {}, where="handler")
 
 
-def _guard_values(config: GuardConfig) -> dict[str, object]:
+def guard_layer(config: GuardConfig) -> dict[str, object]:
+    """A complete config as a layer: it sets all of its fields."""
     given = {item.name: getattr(config, item.name) for item in dataclass_fields(config)}
     return check_overrides(given)
 

@@ -105,8 +105,11 @@ class Attempt:
 
     async def verify(self) -> Ended:
         """Ask ``verify=`` what became of the lost attempt (G4)."""
-        arguments = self.tool.validate(self.claimed.request.data["arguments"])
         abandoned = self.claimed.delivery != Delivery.AT_MOST_ONCE
+        try:
+            arguments = self.tool.validate(self.claimed.request.data["arguments"])
+        except Exception as error:  # noqa: BLE001 - the tool's schema changed since it was admitted
+            return self._unanswered(abandoned, f"It could not be looked up: {error}.")
         return await self._ask(arguments, self._context(threading.Event(), None), abandoned)
 
     async def _call(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
@@ -225,9 +228,8 @@ class Attempt:
         return Ended(ended.outcome, unknown=ended.unknown, stopped=stopped)
 
     async def _ask(self, arguments: dict[str, Any], ctx: ToolContext, abandoned: bool) -> Ended:
-        error = "ExecutionAbandoned" if abandoned else "OutcomeUnknown"
         if self.tool.verify is None:
-            return self._failed(error, UNKNOWN_TEXT, effect="unknown")
+            return self._unanswered(abandoned)
         timeout_s = self.settings.timeout_s or VERIFY_TIMEOUT_S
         try:
             verdict = await asyncio.wait_for(self.tool.ask(arguments, ctx), timeout_s)
@@ -245,7 +247,12 @@ class Attempt:
                 if isinstance(verdict, NotDone)
                 else f"Looking it up gave no answer ({verdict.reason or 'no reason given'})."
             )
-        return self._failed(error, f"{UNKNOWN_TEXT} {seen}", effect="unknown")
+        return self._unanswered(abandoned, seen)
+
+    def _unanswered(self, abandoned: bool, seen: str = "") -> Ended:
+        """Nobody knows what became of the effect."""
+        error = "ExecutionAbandoned" if abandoned else "OutcomeUnknown"
+        return self._failed(error, f"{UNKNOWN_TEXT} {seen}".rstrip(), effect="unknown")
 
     def _encoded(self, value: Any) -> Any:
         return encode_result(value, limit_bytes=self.result_limit_bytes, tool=self.tool.name)

@@ -83,7 +83,7 @@ def _step(
         yield from _cancel(state, begun)
     elif state.suspended or state.parked is not None or state.last is None:
         return
-    elif (timer := _deadline(state)) is not None:
+    elif (timer := overdue(state)) is not None:
         data = {"by": "aaa", "reason": "deadline"}
         yield Entry(timer.caused(ev.RUN_CANCEL_REQUESTED, data), port.Flag("cancel"))
     elif state.retries:
@@ -205,7 +205,7 @@ def _open_tool(
     yield Entry(
         request,
         _open(
-            port.TOOL_QUEUE + tool.name,
+            port.tool_queue(tool.name, state.policy),
             request,
             tool.name,
             digest,
@@ -301,7 +301,7 @@ def _retry(state: RunState, resolution: Event, tools: ToolHandler | None) -> Ite
     yield Entry(
         draft,
         _open(
-            port.TOOL_QUEUE + tool.name,
+            port.tool_queue(tool.name, state.policy),
             draft,
             tool.name,
             ev.args_digest(data["name"], data["arguments"]),
@@ -339,5 +339,6 @@ def _not_executed(state: RunState, why: str, begun: Set[str]) -> Iterator[Entry]
             yield Entry(failed, port.SettleUnstarted(call.request.id))
 
 
-def _deadline(state: RunState) -> Event | None:
+def overdue(state: RunState) -> Event | None:
+    """The timer of the run's deadline, once it has fired."""
     return next((t for t in state.timers_fired if t.data["name"] == DEADLINE), None)

@@ -12,12 +12,13 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
 from aaa.algos import Algorithm, RunState, ToolLoop
 from aaa.bus import Bus
+from aaa.catalogue import Catalogue
 from aaa.clock import SYSTEM_CLOCK, Clock
 from aaa.cluster import Cluster
 from aaa.errors import (
@@ -29,6 +30,7 @@ from aaa.events import Event
 from aaa.ids import check_run_id, partition_of
 from aaa.lease import Heartbeat
 from aaa.llm import LLMHandler
+from aaa.policy import PolicyLayers
 from aaa.runtime.attempt import Ended
 from aaa.runtime.endings import Endings
 from aaa.runtime.executor import Executor, Progress
@@ -128,6 +130,8 @@ class Engine:
             clock=clock,
         )
         self._running = False
+        #: Said to those who look on: the pod that the process runs in.
+        self.pod_uid = ""
 
     # -------------------------------------------------------------------- starting, stopping
 
@@ -160,6 +164,7 @@ class Engine:
         if not self._running:
             return
         self._running, self._owner.draining = False, True
+        self._heartbeat.say(self._catalogue().encode())
         limit_s = self.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
         self._visits.cease()
         await self._executor.drain(limit_s)
@@ -201,7 +206,7 @@ class Engine:
 
     def use_tools(self, handler: ToolHandler) -> None:
         """Called by :meth:`ToolHandler.attach`."""
-        self._executor.tools = handler
+        self._executor.in_force.tools = handler
 
     def use_model(self, handler: LLMHandler) -> None:
         """Called by :meth:`LLMHandler.attach`."""
@@ -217,7 +222,47 @@ class Engine:
             self._announce()
         return app
 
+    def follow_policies(
+        self, layers: Mapping[str, PolicyLayers], *, refused: Mapping[str, str] | None = None
+    ) -> Mapping[str, str]:
+        """From now on, run calls only under the policies that their runs require, if here by hash.
+
+        Call it after the tools were attached, and again with each change. ``refused`` names
+        policies that could not even be read, with the reason. Returns all that are refused: those,
+        and the ones that do not fit the tools' own code.
+        """
+        self._executor.in_force.follow(layers, refused or {})
+        self._owner.policies_changed()
+        self._announce()
+        return dict(self._executor.in_force.refused)
+
+    @property
+    def started(self) -> bool:
+        """Whether it serves, or has served."""
+        return self._running or self.draining
+
+    @property
+    def leased(self) -> bool:
+        """Whether the store has renewed this worker's own lease within its TTL."""
+        return self._running and self._heartbeat.leased
+
+    @property
+    def lag_s(self) -> float:
+        """For how long the event loop has not come round; 0 before the start. From any thread."""
+        return self._heartbeat.lag_s
+
+    def _catalogue(self) -> Catalogue:
+        in_force = self._executor.in_force
+        return Catalogue(
+            policies=in_force.policies,
+            refused=in_force.refused,
+            tools=() if in_force.tools is None else tuple(in_force.tools.layers()),
+            draining=self.draining,
+            pod_uid=self.pod_uid,
+        )
+
     def _announce(self) -> None:
+        self._heartbeat.say(self._catalogue().encode())
         self._heartbeat.serve(
             tuple(self._owner.algorithms), shortest_ttl_s=lambda: self._executor.patience()[0]
         )

@@ -22,6 +22,7 @@ from aaa.lease import Heartbeat, Lease
 from aaa.llm import Conversation, LLMHandler, ModelRequest, ToolSpec
 from aaa.policy import Delivery, GuardConfig, ToolSettings
 from aaa.runtime.attempt import Attempt, Ended
+from aaa.runtime.inforce import InForce
 from aaa.runtime.observe import Observer
 from aaa.store import port
 from aaa.store.port import Claimed, HeldCall, ToolTerms
@@ -63,7 +64,8 @@ class Executor:
         on_progress: Progress | None = None,
     ) -> None:
         self.concurrency = concurrency
-        self.tools: ToolHandler | None = None
+        #: The tools, under each policy that runs may require.
+        self.in_force = InForce()
         self.model: LLMHandler | None = None
         #: Calls that could not be stopped; a worker with one must be replaced (G9).
         self.unstoppable: list[str] = []
@@ -106,8 +108,13 @@ class Executor:
         if count and self.free:
             self._on_free()
 
-    def queues(self) -> dict[str, ToolTerms]:
-        """What this worker offers to run, under the settings now in force."""
+    @property
+    def tools(self) -> ToolHandler | None:
+        """The tools as the code has them."""
+        return self.in_force.tools
+
+    def queues(self, policy: str | None = None) -> dict[str, ToolTerms]:
+        """What this worker offers to run now; of tools, only what runs that require ``policy`` need."""
         offered: dict[str, ToolTerms] = {}
         if self.model is not None:
             offered[port.MODEL_QUEUE] = ToolTerms(
@@ -115,19 +122,14 @@ class Executor:
                 max_attempts=self.model.max_attempts,
                 lease_ttl_ms=round(self.model.lease_ttl_s * 1000),
             )
-        if self.tools is not None:
-            for tool in self.tools.registry:
-                offered[port.TOOL_QUEUE + tool.name] = _terms(self.tools.settings_for(tool.name))
-        return offered
+        return offered | self.in_force.offers(policy)
 
     def patience(self) -> tuple[float, float]:
         """The shortest TTL and the shortest ``wait_poll_s`` of what this worker runs, in seconds."""
-        ttls: list[float] = []
+        ttls = [] if self.model is None else [self.model.lease_ttl_s]
         polls: list[float] = []
-        if self.model is not None:
-            ttls.append(self.model.lease_ttl_s)
-        if self.tools is not None:
-            guards = [self.tools.config_for(tool) for tool in self.tools.registry]
+        for tools in self.in_force.handlers():
+            guards = [tools.config_for(tool) for tool in tools.registry]
             ttls += [guard.lease_ttl_s for guard in guards]
             polls += [guard.wait_poll_s for guard in guards]
         ttl_s = min(ttls, default=DEFAULT_GUARD.lease_ttl_s)
@@ -224,11 +226,13 @@ class Executor:
         await self._deliver.settle(claimed, ended, fence=fence)
 
     async def _run_tool(self, claimed: Claimed, lease: Lease) -> tuple[Ended, bool]:
-        name, handler = claimed.request.data["name"], self.tools
+        name, handler = claimed.request.data["name"], self.in_force.of_call(claimed)
         tool = handler.registry.get(name) if handler is not None else None
         if handler is None or tool is None:
             raise LookupError(f"tool {name} was claimed but is not here")
         settings = handler.settings_for(name)
+        if not settings.allowed and claimed.job == "run":
+            return _not_allowed(claimed, settings), True
         attempt = Attempt(
             claimed=claimed,
             tool=tool,
@@ -289,9 +293,10 @@ class Executor:
 
     def _every_s(self, claimed: Claimed) -> float:
         ttl_s = claimed.lease_ttl_ms / 1000
-        if self.tools is None or claimed.request.type == ev.LLM_REQUESTED:
+        tools = self.in_force.of_call(claimed)
+        if tools is None or claimed.request.type == ev.LLM_REQUESTED:
             return ttl_s / 3
-        guard = self.tools.settings_for(claimed.request.data["name"]).guard
+        guard = tools.settings_for(claimed.request.data["name"]).guard
         return min(guard.renew_every_s, ttl_s / 2)
 
     def _progress(self, claimed: Claimed) -> Callable[[str, float | None], None] | None:
@@ -302,18 +307,6 @@ class Executor:
         return lambda message, share: watch(claimed.run_id, call_id, message, share)
 
 
-def _terms(settings: ToolSettings) -> ToolTerms:
-    guard = settings.guard
-    return ToolTerms(
-        delivery=guard.delivery.value,
-        max_attempts=guard.max_attempts,
-        lease_ttl_ms=round(guard.lease_ttl_s * 1000),
-        policy=settings.hash,
-        guarded=guard.enabled,
-        needs_approval=settings.requires_approval,
-    )
-
-
 def _not_begun(claimed: Claimed) -> Ended:
     """The lease was gone before the attempt began: give it back, or say that nothing was done."""
     request = claimed.request
@@ -322,6 +315,18 @@ def _not_begun(claimed: Claimed) -> Ended:
         return Ended(None)
     message = f"{request.data['name']} was not run: its lease had ended before it could begin."
     return Ended(ev.tool_failed(request, "NotExecuted", message, attempt=claimed.attempt))
+
+
+def _not_allowed(claimed: Claimed, settings: ToolSettings) -> Ended:
+    """A policy that came after the request does not let its tool be called any more."""
+    request, name = claimed.request, claimed.request.data["name"]
+    why = f"a policy does not allow {name} ({settings.origins['allowed']})"
+    if claimed.attempt == 1:
+        message = f"{name} was not run: {why}."
+        return Ended(ev.tool_failed(request, "NotExecuted", message, attempt=1))
+    message = f"{name} was not run again: {why}. An attempt before may have acted."
+    more = {"attempt": claimed.attempt, "effect": "unknown"}
+    return Ended(ev.tool_failed(request, "ExecutionAbandoned", message, **more), unknown=True)
 
 
 def _model_failed(request: Event, id_: str, turn: dict[str, Any], kind: str, message: str) -> Event:

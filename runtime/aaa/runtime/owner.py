@@ -22,12 +22,13 @@ from aaa.cluster import Cluster
 from aaa.errors import AAAError, AlgorithmError, CorruptHistory, StoreUnavailable
 from aaa.events import Event
 from aaa.ids import partition_of
-from aaa.runtime.decide import decide
+from aaa.runtime.decide import decide, overdue
 from aaa.runtime.executor import Executor
 from aaa.runtime.observe import Observer
 from aaa.store import port
 from aaa.store.port import Append, Appended, Create, EventStore, Head, Offer, Settle, Settled, Why
 from aaa.telemetry import names, tell
+from aaa.tools import ToolHandler
 
 log = logging.getLogger("aaa.owner")
 
@@ -84,6 +85,9 @@ class Owner:
         #: By (app, run id): a run that is submitted to a newer version stays the older one's (L11).
         self._runs: dict[tuple[str, str], OwnedRun] = {}
         self.algorithms: dict[str, Algorithm] = {}
+        #: By partition: runs whose policy this worker has not read. Policies that were told of.
+        self._awaiting: dict[int, set[str]] = {}
+        self._told_of: set[str] = set()
         self.draining = False
 
     # ------------------------------------------------------------------- what comes in
@@ -125,8 +129,17 @@ class Owner:
         found = (self._runs.get((app, run_id)) for app in self.algorithms)
         return next((owned for owned in found if owned is not None), None)
 
+    def awaiting(self, partition: int) -> int:
+        """How many runs there are left unfolded for want of their policy."""
+        return len(self._awaiting.get(partition, ()))
+
+    def policies_changed(self) -> None:
+        """Other policies are in force here: what waits is told of anew."""
+        self._told_of.clear()
+
     def forget(self, app: str, partition: int) -> None:
         """The partition is another's: what is folded here is of no use any more."""
+        self._awaiting.pop(partition, None)
         for owned in list(self._runs.values()):
             if owned.app == app and owned.partition == partition and owned.task is None:
                 del self._runs[app, owned.run_id]
@@ -262,10 +275,12 @@ class Owner:
         if owned.begun_at != at:
             owned.begun.clear()
         was_open = state.status == "open"
+        if was_open and self._awaits_policy(owned, state):
+            return None  # stays unfolded, for whoever has the policy, or this worker when it has
         entries: list[port.Entry] = []
         if was_open:
             with self._observer.deciding(state, owned.algorithm) as step:
-                entries = decide(state, owned.algorithm, self._executor.tools, owned.begun)
+                entries = decide(state, owned.algorithm, self._tools(state), owned.begun)
                 step.decided(len(entries))
         opened = sum(isinstance(entry.effect, port.OpenCall) for entry in entries)
         return Append(
@@ -275,10 +290,41 @@ class Owner:
             term=term,
             worker=self._cluster.worker,
             rests_on=rests_on,
-            offer=self._offer(opened),
+            offer=self._offer(opened, state.policy),
         )
 
-    def _offer(self, opened: int) -> Offer | None:
+    def _tools(self, state: RunState) -> ToolHandler | None:
+        in_force = self._executor.in_force
+        return in_force.under(state.policy) if in_force.knows(state.policy) else None
+
+    def _awaits_policy(self, owned: OwnedRun, state: RunState) -> bool:
+        """Whether nothing may be decided before this worker has read the run's policy.
+
+        What ends a run needs none.
+        """
+        awaiting = self._awaiting.setdefault(owned.partition, set())
+        ends = state.cancelling is not None or overdue(state) is not None
+        if ends or self._executor.in_force.knows(state.policy):
+            awaiting.discard(owned.run_id)
+            return False
+        awaiting.add(owned.run_id)
+        if state.policy not in self._told_of:
+            self._told_of.add(state.policy)
+            self._tell(names.LOG_POLICY_AWAITED, owned, "%s", self._what_is_awaited(state))
+        return True
+
+    def _what_is_awaited(self, state: RunState) -> str:
+        run_id, policy = state.run_id, state.policy
+        if not policy:
+            return (
+                f"run {run_id} requires no policy, and this worker serves only runs that do; "
+                "such runs wait"
+            )
+        why = self._executor.in_force.refused.get(policy)
+        what = "has not read" if why is None else f"refuses ({why})"
+        return f"run {run_id} requires policy {policy}, which this worker {what}; such runs wait"
+
+    def _offer(self, opened: int, policy: str) -> Offer | None:
         if self.draining or not opened:
             return None
         limit = self._executor.reserve(opened)
@@ -288,7 +334,7 @@ class Owner:
             worker=self._cluster.worker,
             nonce=self._clock.token(),
             limit=limit,
-            queues=self._executor.queues(),
+            queues=self._executor.queues(policy),
         )
 
     async def _send(

@@ -6,7 +6,8 @@ makes the same operation out of the same input, so that submitting twice is one 
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from aaa import events as ev
 from aaa import ids
@@ -16,6 +17,8 @@ from aaa.runtime.decide import DEADLINE, MAX_TIMER_MS
 from aaa.runtime.outcome import Run
 from aaa.store import port
 from aaa.store.port import Why
+
+_POLICY: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def input_digest(input: Any) -> str:  # noqa: A002 - the public name
@@ -34,6 +37,7 @@ def creation(
     version: str,
     input: Any,  # noqa: A002
     deadline_s: float | None = None,
+    policy: str | None = None,
 ) -> port.Create:
     """The operation that begins a run, with everything that it is pinned to (L11)."""
     try:
@@ -44,6 +48,9 @@ def creation(
         run_id, {"algorithm": algorithm, "app": app, "input": input, "version": version}
     )
     entries = [port.Entry(root)]
+    if policy is not None:
+        required = root.caused(ev.RUN_POLICY, {"policy": check_policy(policy)})
+        entries.append(port.Entry(required, port.Require(policy)))
     if deadline_s is not None:
         if not 0 <= deadline_s * 1000 <= MAX_TIMER_MS:
             raise ConfigError(f"run {run_id}: deadline_s must be 0 to 100 years, not {deadline_s}")
@@ -71,6 +78,13 @@ def new_run(
         input=input,
         deadline_s=deadline_s,
     )
+
+
+def check_policy(policy: str) -> str:
+    """Raises :class:`ConfigError` for what is not the hash of policies."""
+    if _POLICY.fullmatch(policy) is None:
+        raise ConfigError(f"{policy!r:.80} is not a policy's hash: 32 hex digits")
+    return policy
 
 
 def app_parts(app: str) -> tuple[str, str, str, str]:

@@ -168,9 +168,9 @@ class Visits:
         if term is None and self._cluster.prefers(app, partition):
             operations.append(self._own_op(app))
         if term is not None or operations:
-            operations.append(
-                port.Take(app=app, worker=self._worker, term=term or 0, limit=TAKE_LIMIT)
-            )
+            # Runs that wait for their policy stay in the list: they must not hide the others.
+            limit = TAKE_LIMIT + self._owner.awaiting(partition)
+            operations.append(port.Take(app=app, worker=self._worker, term=term or 0, limit=limit))
         # Decisions claim what they open; a visit only gathers what was left, so it takes a share.
         slots = self._executor.reserve(max(1, self._executor.free // 4))
         offer = Offer(

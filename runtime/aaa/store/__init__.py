@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from aaa.errors import ConfigError
@@ -59,9 +60,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'aaa.store' has no attribute {name!r}")
 
 
-def open_store(url: str) -> EventStore:
+def open_store(url: str, *, latest: Callable[[], str] | None = None) -> EventStore:
     """The store that a URL names, not yet opened.
 
+    Where the URL can change while the store is open, because a password is rotated, ``latest`` gives
+    it as it is now; servers are logged in to with the user and password that it has then.
     Raises :class:`ConfigError` for a bad URL, and for one whose driver is not installed.
     """
     scheme = url.split(":", 1)[0].lower()
@@ -79,4 +82,6 @@ def open_store(url: str) -> EventStore:
         ) from error
     if scheme == "memory":
         return backend()  # type: ignore[no-any-return]
-    return backend.from_url(url)  # type: ignore[no-any-return]
+    if scheme == "sqlite":
+        return backend.from_url(url)  # type: ignore[no-any-return]
+    return backend.from_url(url, latest=latest)  # type: ignore[no-any-return]

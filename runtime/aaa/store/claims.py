@@ -56,6 +56,7 @@ def as_claimed(rows: Rows, call: Call) -> Claimed:
         job="verify" if verifying else "run",
         lease_ttl_ms=call.lease_ttl_ms,
         delivery=call.delivery,
+        queue=call.queue,
         started=None
         if verifying
         else rows.event(call.run_id, attempt_id(call.request_id, call.attempt)),

@@ -179,7 +179,9 @@ def _write_all(
     return tuple(stored), tuple(dups)
 
 
-def _write(rows: Rows, run: Run, entry: port.Entry, opened: list[Call]) -> Event:
+def _write(  # noqa: C901, PLR0912 - one case each
+    rows: Rows, run: Run, entry: port.Entry, opened: list[Call]
+) -> Event:
     event = claims.add_event(rows, run, entry.event)
     match entry.effect:
         case port.OpenCall() as effect:
@@ -215,6 +217,11 @@ def _write(rows: Rows, run: Run, entry: port.Entry, opened: list[Call]) -> Event
             )
         case port.Flag(name):
             _flag(rows, run, name)
+        case port.Require(policy):
+            for call in rows.open_calls_of(run.run_id):
+                if call.queue.startswith(port.TOOL_QUEUE):
+                    call.queue = port.under_policy(call.queue, policy)
+                    rows.save_call(call)
         case port.CloseRun(status):
             run.status, run.closed_ms = status, rows.wall_ms()
             _shelve(rows, run)

@@ -40,7 +40,7 @@ class _Partition:
         self._offers: dict[str, tuple[str, list[CallKey]]] = {}
         # Indexes: what is ready by (app, queue), in order; where each ready call stands there.
         self._ready: dict[tuple[str, str], list[_Place]] = {}
-        self._places: dict[CallKey, _Place] = {}
+        self._places: dict[CallKey, tuple[tuple[str, str], _Place]] = {}
         self._dirty: dict[str, dict[str, None]] = {}
         self._leases: dict[str, list[tuple[int, CallKey]]] = {}
 
@@ -98,21 +98,26 @@ class _Partition:
     def ready_of(self, run_id: str) -> list[Call]:
         return [call for call in self._calls.get(run_id, {}).values() if call.state is State.READY]
 
+    def open_calls_of(self, run_id: str) -> list[Call]:
+        calls = self._calls.get(run_id, {}).values()
+        return [call for call in calls if call.state is not State.SETTLED]
+
     def save_call(self, call: Call) -> None:
         key = (call.run_id, call.request_id)
         self._calls.setdefault(call.run_id, {})[call.request_id] = call
         self._unplace(call)
         if call.state is State.READY and not call.shelved:
-            place = self._places[key] = (call.due_ms, call.seq, key)
-            insort(self._ready.setdefault((call.app, call.queue), []), place)
+            of, place = (call.app, call.queue), (call.due_ms, call.seq, key)
+            self._places[key] = (of, place)
+            insort(self._ready.setdefault(of, []), place)
         if call.state in (State.LEASED, State.VERIFYING):
             heapq.heappush(self._leases.setdefault(call.app, []), (call.due_ms, key))
 
     def _unplace(self, call: Call) -> None:
-        place = self._places.pop((call.run_id, call.request_id), None)
-        if place is not None:
-            queue = self._ready[call.app, call.queue]
-            del queue[bisect_left(queue, place)]
+        stood = self._places.pop((call.run_id, call.request_id), None)
+        if stood is not None:
+            queue = self._ready[stood[0]]  # not the call's own queue if that has changed
+            del queue[bisect_left(queue, stood[1])]
 
     def ready(self, app: str, queue: str, limit: int) -> list[Call]:
         waiting = self._ready.get((app, queue), [])[:limit]
@@ -268,7 +273,11 @@ class MemoryEventStore:
     def _pulse(self, pulse: port.Pulse) -> port.Beat:
         with self._lock:
             now = int(self._clock.boot_s() * 1000)
-            member = port.Member(worker=pulse.worker, apps=pulse.apps, info=pulse.info)
+            info = pulse.info
+            if info is None:
+                known = self._workers.get(pulse.worker)
+                info = b"{}" if known is None else known[1].info
+            member = port.Member(worker=pulse.worker, apps=pulse.apps, info=info)
             self._workers[pulse.worker] = (now + pulse.ttl_ms, member)
             beats = {
                 number: renewal.renew(rows, pulse, number)

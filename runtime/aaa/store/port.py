@@ -32,6 +32,24 @@ TOOL_QUEUE: Final = "tool/"
 LLM_QUEUE: Final = "llm/"
 #: The one queue of model requests.
 MODEL_QUEUE: Final = f"{LLM_QUEUE}model"
+#: Between a queue's name and the policy that its calls must be claimed under; no tool's name has it.
+POLICY_MARK: Final = "#"
+
+
+def tool_queue(tool: str, policy: str = "") -> str:
+    """The queue of a tool's calls; those of runs that require a policy have one of their own."""
+    return under_policy(TOOL_QUEUE + tool, policy)
+
+
+def under_policy(queue: str, policy: str) -> str:
+    """The same queue under another policy; ``""``: under none in particular."""
+    bare = queue.partition(POLICY_MARK)[0]
+    return f"{bare}{POLICY_MARK}{policy}" if policy else bare
+
+
+def policy_of(queue: str) -> str:
+    """The policy that a queue's calls must be claimed under, or ``""``."""
+    return queue.partition(POLICY_MARK)[2]
 
 
 class Why(StrEnum):
@@ -114,6 +132,19 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
+class Require:
+    """From now on the run's tool calls are claimed under this policy only, the open ones too.
+
+    Their queues change, and whoever offers none of the new ones gets none of the calls. A call
+    that an attempt runs keeps its lease; should it be lost, the next attempt begins under the new
+    policy, tightened by what the call was first claimed with (G22). A decision that was taken
+    before is refused, since the head has moved; so calls are opened under the policy in force.
+    """
+
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
 class CloseRun:
     """The event ends the run with this status."""
 
@@ -128,7 +159,9 @@ class StartTimer:
     after_ms: int
 
 
-Effect = OpenCall | SettleUnstarted | Grant | Hold | Resolve | Flag | CloseRun | StartTimer
+Effect = (
+    OpenCall | SettleUnstarted | Grant | Hold | Resolve | Flag | Require | CloseRun | StartTimer
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +348,8 @@ class Claimed:
     lease_ttl_ms: int
     delivery: str
     started: Event | None = None
+    #: Where it stands; its policy is the one that the call is to be run under.
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,7 +455,8 @@ class Pulse:
     """One heartbeat of one worker incarnation: everything that it holds, renewed together.
 
     ``owned`` maps partitions to the apps owned there; ``calls`` maps partitions to held calls.
-    ``apps`` are the apps that it serves, for the membership.
+    ``apps`` are the apps that it serves, for the membership. ``info`` is what the worker says of
+    itself; ``None`` leaves what it said last, so that it need not travel with every heartbeat.
     """
 
     worker: str
@@ -428,7 +464,7 @@ class Pulse:
     ttl_ms: int
     owned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     calls: Mapping[int, tuple[HeldCall, ...]] = field(default_factory=dict)
-    info: bytes = b"{}"
+    info: bytes | None = b"{}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

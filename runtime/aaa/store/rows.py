@@ -97,6 +97,10 @@ class Rows(Protocol):
         """The ready calls of a run, the shelved ones too."""
         ...
 
+    def open_calls_of(self, run_id: str) -> list[Call]:
+        """Every call of a run that has no result."""
+        ...
+
     def ready(self, app: str, queue: str, limit: int) -> list[Call]:
         """Ready calls that are not shelved, longest waiting first: by ``due_ms``, then ``seq``, then ids."""
         ...

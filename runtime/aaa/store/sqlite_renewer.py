@@ -76,8 +76,14 @@ class SQLiteRenewer:
         connection.execute("DELETE FROM workers WHERE until_ms <= ?", (now,))
         connection.execute(
             "INSERT INTO workers VALUES (?, ?, ?, ?) ON CONFLICT (worker) DO UPDATE SET "
-            "apps = excluded.apps, until_ms = excluded.until_ms, info = excluded.info",
-            (pulse.worker, json.dumps(pulse.apps), now + pulse.ttl_ms, pulse.info),
+            "apps = excluded.apps, until_ms = excluded.until_ms, info = coalesce(?5, info)",
+            (
+                pulse.worker,
+                json.dumps(pulse.apps),
+                now + pulse.ttl_ms,
+                b"{}" if pulse.info is None else pulse.info,
+                pulse.info,
+            ),
         )
 
     def _renew(self, connection: apsw.Connection, pulse: Pulse, partition: int) -> PartitionBeat:

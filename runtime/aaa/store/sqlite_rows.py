@@ -36,7 +36,7 @@ _CALL_COLUMNS: Final = (
     "verifies, approval, approval_until_ms, unknown"
 )
 _CALL_CHANGES: Final = (
-    "state, due_ms, shelved, attempt, holder, nonce, lease_ttl_ms, delivery, cap, guarded, "
+    "queue, state, due_ms, shelved, attempt, holder, nonce, lease_ttl_ms, delivery, cap, guarded, "
     "verifies, approval, approval_until_ms, unknown"
 )
 EVENT_COLUMNS: Final = "run_id, seq, id, type, parent, time, schema, raw"
@@ -278,6 +278,9 @@ class SQLiteRows:
 
     def ready_of(self, run_id: str) -> list[Call]:
         return self._found("WHERE run_id = ? AND state = 'ready' ORDER BY seq", run_id)
+
+    def open_calls_of(self, run_id: str) -> list[Call]:
+        return self._found("WHERE run_id = ? AND state <> 'settled' ORDER BY seq", run_id)
 
     def ready(self, app: str, queue: str, limit: int) -> list[Call]:
         return self._found(

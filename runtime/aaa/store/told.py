@@ -83,7 +83,7 @@ class Told:
             if dup:
                 continue
             if isinstance(entry.effect, port.OpenCall):
-                self._requested(event, entry.effect.queue, worker)
+                self._requested(event, port.under_policy(entry.effect.queue, ""), worker)
             elif isinstance(entry.effect, port.CloseRun):
                 self._closed(event, entry.effect.status, beginnings)
         for claimed in verdict.claimed:

@@ -332,6 +332,9 @@ LOG_PROCESS_LOST: Final = LogEvent(
 )
 LOG_TOOL_OUTPUT: Final = LogEvent("aaa.tool.output", logging.INFO, ("run_id", "call_id"))
 LOG_UNMATCHED: Final = LogEvent("aaa.policy.unmatched", logging.WARNING)
+LOG_POLICY_READ: Final = LogEvent("aaa.policy.read", logging.INFO, ("worker",))
+LOG_POLICY_REFUSED: Final = LogEvent("aaa.policy.refused", logging.ERROR, ("worker",))
+LOG_POLICY_AWAITED: Final = LogEvent("aaa.policy.awaited", logging.WARNING, ("run_id", "worker"))
 LOG_SERVES: Final = LogEvent("aaa.worker.serves", logging.INFO, ("worker",))
 LOG_DRAINING: Final = LogEvent("aaa.worker.draining", logging.INFO)
 LOG_DRAINED: Final = LogEvent("aaa.worker.drained", logging.INFO, ("worker",))
@@ -360,6 +363,9 @@ LOG_EVENTS: Final = (
     LOG_PROCESS_LOST,
     LOG_TOOL_OUTPUT,
     LOG_UNMATCHED,
+    LOG_POLICY_READ,
+    LOG_POLICY_REFUSED,
+    LOG_POLICY_AWAITED,
     LOG_SERVES,
     LOG_DRAINING,
     LOG_DRAINED,

@@ -28,7 +28,7 @@ KINDS: Final = (
 )
 #: Times and hints, which may differ.
 _UNCOMPARED: Final = frozenset({"time", "next_expiry_ms", "for_ms", "created_ms", "mark"})
-_QUEUES: Final = (REFUND, "tool/other", "llm/model")
+_QUEUES: Final = (REFUND, "tool/other", "llm/model", f"{REFUND}#p", "tool/other#p")
 _FAR: Final = 1_000_000
 
 
@@ -245,7 +245,7 @@ class Comparison:
         request = note(run, ev.TOOL_REQUESTED, known[-1], {"call_id": known[-1], "name": "ü"})
         return opens(
             request,
-            queue=_QUEUES[(0, 0, 1, 2)[pick % 4]],
+            queue=_QUEUES[(0, 0, 1, 2, 3)[pick % 5]],
             needs_approval=pick % 5 == 0,
             verify=pick % 3 == 0,
         )
@@ -269,6 +269,10 @@ class Comparison:
 
     def _on_run(self, move: Move, run: str) -> Entry:
         pick = move.pick
+        if move.kind == "flag" and pick % 9 == 4:
+            return Entry(
+                note(run, ev.RUN_POLICY, f"p{pick}"), port.Require("p" if pick % 2 else "")
+            )
         if move.kind == "flag":
             name = ("suspend", "resume", "park", "resume", "resume")[pick % 5]
             name = "cancel" if pick % 16 == 0 else name
@@ -298,7 +302,7 @@ class Comparison:
             limit=(10, 10, 10, 10, 10, 1, 2, 0)[pick % 8],
             nonce=f"n{self._nonce}",
             app=app,
-            queues=_QUEUES[: (3, 3, 1, 2, 3, 0)[pick % 6]],
+            queues=_QUEUES[: (5, 3, 1, 2, 5, 0)[pick % 6]],
         )
 
     def _end(self, move: Move) -> port.Operation:

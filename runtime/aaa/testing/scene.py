@@ -180,6 +180,7 @@ class Scene:
         owned: Sequence[str] = (),
         apps: Sequence[str] = (APP,),
         ttl_ms: int = LONG_MS,
+        info: bytes | None = b"{}",
     ) -> port.Beat:
         """One heartbeat, from a thread as in life."""
         pulse = port.Pulse(
@@ -188,6 +189,7 @@ class Scene:
             ttl_ms=ttl_ms,
             owned={self.home: tuple(owned)} if owned else {},
             calls={self.home: held} if held else {},
+            info=info,
         )
 
         return await asyncio.to_thread(self.renewer(worker).pulse, pulse)

@@ -20,6 +20,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from aaa.errors import ConfigError
 from aaa.policy.config import Delivery
+from aaa.policy.overrides import MAX_TIMEOUT_S, MIN_TIMEOUT_S
 from aaa.tools.definition import Tool
 from aaa.tools.overrides import checked_overrides
 from aaa.tools.signature import Signature, read_signature
@@ -30,8 +31,6 @@ R = TypeVar("R")
 
 #: What every provider accepts as a function's name.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
-MIN_TIMEOUT_S = 0.001
-MAX_TIMEOUT_S = 86_400.0
 
 
 @overload

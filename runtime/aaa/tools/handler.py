@@ -7,16 +7,20 @@ what it began with, tightened at most (G22).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from aaa.catalogue import ToolLayers, plain_layer
 from aaa.errors import ConfigError
 from aaa.policy import (
     KEY_FROM_CODE,
     GuardConfig,
+    PolicyLayers,
     ToolPolicyRules,
     ToolSettings,
     compile_settings,
+    guard_layer,
     render_key,
 )
 from aaa.tools.definition import Tool
@@ -99,18 +103,47 @@ class ToolHandler:
             return render_key(settings.idempotency_key_template, arguments)
         return tool.key_for(arguments, default=default)
 
+    def under(self, layers: PolicyLayers) -> ToolHandler:
+        """The same tools under the policies of ``layers`` beside its own.
+
+        Raises :class:`PolicyConflict` or :class:`ConfigError` for an invalid merge.
+        """
+        other = copy.copy(self)
+        other.policies = (*self.policies, *layers.policies)
+        other.compile()
+        return other
+
+    def layers(self) -> list[ToolLayers]:
+        """What the code itself says about each tool, for others to merge policies with."""
+        said = {} if self._said is None else guard_layer(self._said)
+        return [
+            ToolLayers(
+                name=tool.name,
+                schema=tool.schema_digest,
+                handler=plain_layer(said),
+                decorator=plain_layer(_decorator(tool)),
+                has_verify=tool.verify is not None,
+            )
+            for tool in self.registry
+        ]
+
     def _compile(self, tool: Tool[..., Any]) -> ToolSettings:
-        own: dict[str, object] = dict(tool.overrides)
-        if tool.requires_approval:
-            own["requires_approval"] = True
-        if tool.timeout_s is not None:
-            own["timeout_s"] = tool.timeout_s
-        if tool.idempotency_key is not None:
-            own["idempotency_key"] = KEY_FROM_CODE
         return compile_settings(
             tool.name,
             handler=self._said,
-            decorator=own,
+            decorator=_decorator(tool),
             policies=self.policies,
             has_verify=tool.verify is not None,
         )
+
+
+def _decorator(tool: Tool[..., Any]) -> dict[str, object]:
+    """The layer of the tool's decorator."""
+    own: dict[str, object] = dict(tool.overrides)
+    if tool.requires_approval:
+        own["requires_approval"] = True
+    if tool.timeout_s is not None:
+        own["timeout_s"] = tool.timeout_s
+    if tool.idempotency_key is not None:
+        own["idempotency_key"] = KEY_FROM_CODE
+    return own

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from psycopg import ProgrammingError
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from aaa.errors import ConfigError
 
@@ -25,6 +26,19 @@ class Address:
     schema: str = "aaa"
     pool: int = 4
     partitions: int | None = None
+    #: Gives the URL as it is now, where it can change.
+    latest: Callable[[], str] | None = field(default=None, repr=False, compare=False)
+
+    def login(self) -> str:
+        """The connection string with the user and password of now; the rest is as it was opened."""
+        if self.latest is None:
+            return self.conninfo
+        try:
+            now = conninfo_to_dict(parse(self.latest()).conninfo)
+        except (OSError, ConfigError):  # in the middle of a change; the old ones may still do
+            return self.conninfo
+        said = {name: now[name] for name in ("user", "password") if name in now}
+        return make_conninfo(self.conninfo, **said)
 
     @property
     def lock_class(self) -> int:
@@ -44,7 +58,7 @@ class Address:
         return f"aaa_{self.schema}"
 
 
-def parse(url: str) -> Address:
+def parse(url: str, *, latest: Callable[[], str] | None = None) -> Address:
     """Read ``postgresql://…?schema=aaa&pool=4&partitions=64``. Raises :class:`ConfigError`.
 
     All other parameters are libpq's own (``sslmode``, ``connect_timeout``, ``target_session_attrs``
@@ -75,6 +89,7 @@ def parse(url: str) -> Address:
         schema=schema,
         pool=_number("pool", ours.get("pool", "4"), _MOST_CONNECTIONS),
         partitions=None if partitions is None else check_partitions(partitions),
+        latest=latest,
     )
 
 

@@ -81,7 +81,7 @@ async def connect(address: Address) -> Async:
     query, values = _session_setup(address)
     with faults():
         connection = await psycopg.AsyncConnection.connect(
-            address.conninfo, autocommit=True, **_libpq(address)
+            address.login(), autocommit=True, **_libpq(address)
         )
         set_json_loads(orjson.loads, connection)
         try:
@@ -97,7 +97,7 @@ def connect_blocking(address: Address) -> Sync:
     """As :func:`connect`, for the heartbeat thread."""
     query, values = _session_setup(address)
     with faults():
-        connection = psycopg.connect(address.conninfo, autocommit=True, **_libpq(address))
+        connection = psycopg.connect(address.login(), autocommit=True, **_libpq(address))
         set_json_loads(orjson.loads, connection)
         try:
             with cut_later_blocking(connection):

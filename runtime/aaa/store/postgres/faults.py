@@ -12,14 +12,14 @@ from contextlib import contextmanager
 
 import psycopg
 
-from aaa.errors import AAAError, ConfigError, StoreUnavailable, StoreWentBack
+from aaa.errors import AAAError, AccessRefused, ConfigError, StoreUnavailable, StoreWentBack
 
 #: Another try may succeed at once: lost races that the server resolved against us.
 RACES = frozenset({"40001", "40P01", "55P03"})
 
 #: Codes or classes (two letters) of states that pass: connections, shutdown, resources, read-only.
 _PASSING = frozenset({"08", "53", "57", "58", "40", "55", "25006"})
-_DENIED = frozenset({"28", "3D000"})
+_DENIED = frozenset({"3D000"})
 _GONE = frozenset({"42P01", "42883", "3F000", "42704"})
 
 # When a connection is refused the driver has no code, only libpq's text.
@@ -29,15 +29,21 @@ _REFUSED_FOR_GOOD = re.compile(
     r"|unsupported startup parameter|permission denied"
 )
 
+_NOT_LET_IN = re.compile(
+    r"authentication failed|no password supplied|role .* does not exist|not permitted to log in"
+)
+
 
 def translated(error: psycopg.Error) -> Exception:
     """The error as callers of a store know it; a programming error stays what it is."""
     code = error.sqlstate or ""
     said = _first_line(error)
+    if code[:2] == "28" or (not code and _NOT_LET_IN.search(said)):
+        return AccessRefused(f"Postgres refuses the connection: {said}")
     if _DENIED & {code, code[:2]} or (not code and _REFUSED_FOR_GOOD.search(said)):
         return ConfigError(f"Postgres refuses the connection: {said}")
     if code == "42501":
-        return ConfigError(
+        return AccessRefused(
             f"the Postgres user lacks a right ({said}): it has to own the store's schema"
         )
     if code in _GONE:

@@ -9,7 +9,7 @@ What an acknowledgement is worth depends on the server's settings: ``open`` read
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -64,9 +64,13 @@ class PostgresEventStore:
         self._info: StoreInfo | None = None
 
     @classmethod
-    def from_url(cls, url: str) -> PostgresEventStore:
-        """A store from its URL, not yet opened. Raises :class:`aaa.errors.ConfigError`."""
-        return cls(parse(url))
+    def from_url(cls, url: str, *, latest: Callable[[], str] | None = None) -> PostgresEventStore:
+        """A store from its URL, not yet opened. Raises :class:`aaa.errors.ConfigError`.
+
+        ``latest`` gives the URL again: its user and password as they are then are used for each new
+        connection.
+        """
+        return cls(parse(url, latest=latest))
 
     @property
     def partitions(self) -> int:

@@ -171,7 +171,7 @@ def _entry(entry: port.Entry, raws: list[bytes]) -> Json:
     return shown
 
 
-def _effect(effect: port.Effect) -> Json:
+def _effect(effect: port.Effect) -> Json:  # noqa: PLR0911 - one case each
     match effect:
         case port.OpenCall():
             return {
@@ -194,6 +194,8 @@ def _effect(effect: port.Effect) -> Json:
             return {"kind": "resolve", "request": request_id}
         case port.Flag(name):
             return {"kind": "flag", "name": name}
+        case port.Require(policy):
+            return {"kind": "require", "policy": policy}
         case port.CloseRun(status):
             return {"kind": "close", "status": status}
         case port.StartTimer(name_json, after_ms):
@@ -277,6 +279,7 @@ def _claimed(shown: Json, raws: Iterator[bytes]) -> Claimed:
         job=shown["job"],
         lease_ttl_ms=shown["ttl"],
         delivery=shown["delivery"],
+        queue=shown["queue"],
         started=None if started is None else _stored(run, started, raws),
     )
 

@@ -11,8 +11,8 @@ Options are in :data:`OPTIONS`. A wrong URL raises :class:`ConfigError`, without
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -63,6 +63,8 @@ class Address:
     connect_timeout_s: float = 3.0
     wait_replicas: int = 0
     wait_timeout_ms: int = 1_000
+    #: Gives the URL as it is now, where it can change.
+    latest: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
     @property
     def shown(self) -> str:
@@ -80,8 +82,25 @@ class Address:
         return f"{self.prefix}{{{name}}}"
 
     def credentials(self) -> dict[str, Any]:
-        """What a connection to a server says first, for the driver."""
-        return {"username": self.username, "password": self.password}
+        """What a connection to a server says first, for the driver: asked for at each connection."""
+        now = self.now()
+        return {"username": now.username, "password": now.password}
+
+    def now(self) -> Address:
+        """The address with the users and passwords that it has now; the rest is as it was opened."""
+        if self.latest is None:
+            return self
+        try:
+            read = parse(self.latest())
+        except (OSError, ConfigError):  # in the middle of a change; the old ones may still do
+            return self
+        return replace(
+            self,
+            username=read.username,
+            password=read.password,
+            sentinel_username=read.sentinel_username,
+            sentinel_password=read.sentinel_password,
+        )
 
     def tls_arguments(self) -> dict[str, Any]:
         """What the driver needs to check certificates; empty without TLS."""

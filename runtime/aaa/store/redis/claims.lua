@@ -10,6 +10,12 @@ local function is_tool(queue)
 end
 claims.is_tool = is_tool
 
+-- The same queue under another policy; '': under none in particular.
+function claims.under_policy(queue, policy)
+  local bare = queue:match('^[^' .. K.POLICY_MARK .. ']*')
+  return policy == '' and bare or bare .. K.POLICY_MARK .. policy
+end
+
 -- The text of an event whose parent is the first part of its id: "=n" stands for n characters.
 function claims.body(type_, parent, suffix, raw)
   return table.concat({type_, parent .. suffix, '=' .. #parent, raw}, '\n')
@@ -24,7 +30,7 @@ function claims.holds(call, offer)
   return guard.is_held(call) and call.holder == offer.worker and call.nonce == offer.nonce
 end
 
--- The reply for a call that is held: nine fields.
+-- The reply for a call that is held: ten fields.
 function claims.as_claimed(tx, call)
   local run_id = call.run.run_id
   local request = rows.blob(tx, run_id, call.seq)
@@ -36,7 +42,7 @@ function claims.as_claimed(tx, call)
   end
   return {
     run_id, call.seq, request, call.attempt, verifying and 'verify' or 'run', call.lease_ttl_ms,
-    call.delivery, started or 0, started and rows.blob(tx, run_id, started) or '',
+    call.delivery, started or 0, started and rows.blob(tx, run_id, started) or '', call.queue,
   }
 end
 

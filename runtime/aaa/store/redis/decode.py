@@ -128,7 +128,7 @@ def _one_claimed(take: Iterator[bytes]) -> Claimed:
     request = event_of(run_id, int(next(take)), next(take))
     attempt, job = int(next(take)), next(take).decode()
     ttl_ms, delivery = int(next(take)), next(take).decode()
-    started_seq, started = int(next(take)), next(take)
+    started_seq, started, queue = int(next(take)), next(take), next(take).decode()
     return Claimed(
         run_id=run_id,
         request=request,
@@ -136,6 +136,7 @@ def _one_claimed(take: Iterator[bytes]) -> Claimed:
         job=job,
         lease_ttl_ms=ttl_ms,
         delivery=delivery,
+        queue=queue,
         started=event_of(run_id, started_seq, started) if started_seq else None,
     )
 

@@ -151,6 +151,8 @@ def _effect(effect: port.Effect | None) -> Fields:
             return [_OF_A_CALL[type(effect)], _name(effect.request_id)]
         case port.Flag():
             return [b"flag", effect.name.encode()]
+        case port.Require():
+            return [b"require", _name(effect.policy)]
         case port.CloseRun():
             return [b"close", effect.status.encode()]
         case port.StartTimer():

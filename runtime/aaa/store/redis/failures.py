@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from redis import exceptions as driver
 
-from aaa.errors import AAAError, ConfigError, StoreUnavailable
+from aaa.errors import AAAError, AccessRefused, ConfigError, StoreUnavailable
 
 #: A server that says so hasn't done anything and will do it later, or another one will.
 _LATER = (
@@ -15,10 +15,19 @@ _LATER = (
     "OOM", "MISCONF", "NOREPLICAS", "UNBLOCKED",
 )  # fmt: skip
 
+_REFUSALS = ("NOAUTH", "WRONGPASS", "NOPERM")
+
 
 def is_lost_function(error: Exception) -> bool:
     """Whether the server doesn't have the library: restarted empty, or another server took over."""
     return isinstance(error, driver.ResponseError) and "Function not found" in str(error)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the server does not know the user, or not any more: another login may be needed."""
+    login = driver.AuthenticationError | driver.AuthorizationError | driver.NoPermissionError
+    text = str(error)
+    return isinstance(error, login) or any(word in text for word in _REFUSALS)
 
 
 def is_redirection(error: Exception) -> bool:
@@ -39,11 +48,11 @@ def translated(error: BaseException, where: str) -> AAAError | None:
         return error
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, driver.AuthenticationError | driver.AuthorizationError):
-        return ConfigError(
+        return AccessRefused(
             f"{where} refuses the user name or password of the store URL ({_code(text)})"
         )
     if isinstance(error, driver.NoPermissionError) or "NOPERM" in text:
-        return ConfigError(
+        return AccessRefused(
             f"the user of the store URL lacks a permission at {where} ({text}); "
             "docs/stores/redis.md has the ACL line that it needs"
         )
@@ -63,7 +72,7 @@ def translated(error: BaseException, where: str) -> AAAError | None:
 
 def _of_server(error: driver.RedisError, text: str, where: str) -> AAAError:
     if "NOAUTH" in text or "WRONGPASS" in text:
-        return ConfigError(f"{where} wants a user name and password that fit ({_code(text)})")
+        return AccessRefused(f"{where} wants a user name and password that fit ({_code(text)})")
     if "unknown command" in text.lower():
         return ConfigError(f"{where} is too old: it needs Redis 7 or Valkey 8 at least ({text})")
     later = isinstance(

@@ -59,6 +59,15 @@ def library() -> Library:
     return Library(name, source.encode())
 
 
+def missing(where: str) -> str:
+    """What to say where it is not loaded and may not be."""
+    return (
+        f"{where} does not have the functions of this version of AAA ({library().name}), and the "
+        "user of the store URL may not load them: open the store once with this version as a user "
+        "who may (FUNCTION LOAD); in a cluster the operator of the same version does"
+    )
+
+
 def _constants() -> str:
     """What the Lua code shares with the Python reference, from the reference itself."""
     values: dict[str, str | int] = {
@@ -69,6 +78,7 @@ def _constants() -> str:
         "SCAN_LIMIT": claims.SCAN_LIMIT,
         "TOOL_QUEUE": port.TOOL_QUEUE,
         "LLM_QUEUE": port.LLM_QUEUE,
+        "POLICY_MARK": port.POLICY_MARK,
         "TOOL_STARTED": ev.TOOL_STARTED,
         "TOOL_FAILED": ev.TOOL_FAILED,
         "TOOL_STALE_RESULT": ev.TOOL_STALE_RESULT,

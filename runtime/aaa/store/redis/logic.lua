@@ -114,6 +114,14 @@ local WRITES = {
     rows.add_timer(tx, run, id, effect.name_json, tx.now + effect.after_ms)
   end,
   flag = function(tx, run, _, effect) flag(tx, run, effect.name) end,
+  require = function(tx, run, _, effect)
+    for _, call in ipairs(rows.calls(tx, run)) do
+      if call.state ~= 's' and claims.is_tool(call.queue) then
+        call.queue = claims.under_policy(call.queue, effect.policy)
+        rows.save_call(tx, call)
+      end
+    end
+  end,
   close = function(tx, run, _, effect)
     run.status, run.closed_ms = effect.status, tx.now
     shelve(tx, run)

@@ -150,9 +150,10 @@ async def named_master(address: Address) -> Host:
 def sentinel_options(address: Address) -> dict[str, Any]:
     """How to talk to the sentinels themselves, for the driver's clients of both kinds."""
     wait_s = min(1.0, address.connect_timeout_s / max(1, len(address.hosts)))
+    now = address.now()
     return {
-        "username": address.sentinel_username,
-        "password": address.sentinel_password,
+        "username": now.sentinel_username,
+        "password": now.sentinel_password,
         "socket_timeout": wait_s,
         "socket_connect_timeout": wait_s,
         "protocol": 2,

@@ -64,7 +64,8 @@ function renewal.member(key, take)
   for _, name in ipairs(gone) do renewal.leave(key, name) end
   redis.call('ZADD', key, now + ttl_ms, worker)
   redis.call('HSET', key .. ':apps', worker, apps)
-  redis.call('HSET', key .. ':info', worker, info)
+  -- Nothing said: what it said last stands.
+  if info ~= '' then redis.call('HSET', key .. ':info', worker, info) end
   local fields = {}
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, '(' .. now, '+inf')) do
     wire.append(fields, {name, redis.call('HGET', key .. ':apps', name) or ''})

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from aaa.errors import ConfigError
+from aaa.errors import ConfigError, StoreUnavailable
 from aaa.store import renewal
 from aaa.store.port import Beat, HeldCall, Pulse
 from aaa.store.redis.address import Address, Host
 from aaa.store.redis.decode import fields_of
-from aaa.store.redis.failures import driver_errors, is_lost_function, is_redirection
-from aaa.store.redis.library import library
+from aaa.store.redis.failures import driver_errors, is_lost_function, is_redirection, is_refusal
+from aaa.store.redis.library import library, missing
 from aaa.store.redis.nodes import Ranges, host_of, ranges_of, sentinel_options
 from aaa.store.renewal import PartitionBeat
 
@@ -50,7 +50,12 @@ class RedisRenewer:
                 sent.append((number, calls))
                 commands.append((base, _renewal(base, pulse, owned, calls)))
         with driver_errors(self._address.shown):
-            members, *replies = self._run(commands)
+            try:
+                members, *replies = self._run(commands)
+            except redis.RedisError as error:
+                if is_refusal(error):
+                    self.close()  # the next pulse logs in with what the URL says by then
+                raise
         beats: dict[int, PartitionBeat] = {}
         for (number, calls), reply in zip(sent, replies, strict=True):
             _merge(beats.setdefault(number, PartitionBeat()), calls, fields_of(reply))
@@ -105,6 +110,8 @@ class RedisRenewer:
         for place in {self._place_of(commands[at][0]) for at, _ in failed}:
             try:
                 _raw(self._client(place), "FUNCTION LOAD", library().source)
+            except NoPermissionError:
+                raise StoreUnavailable(missing(self._address.shown)) from None
             except ResponseError as error:
                 if "already exists" not in str(error):
                     raise
@@ -185,7 +192,7 @@ def _renewal(
 def _member(key: str, pulse: Pulse) -> tuple[Any, ...]:
     return (
         "FCALL", library().function("member"), 1, key,
-        pulse.worker, pulse.ttl_ms, "\n".join(pulse.apps), pulse.info,
+        pulse.worker, pulse.ttl_ms, "\n".join(pulse.apps), pulse.info or b"",
     )  # fmt: skip
 
 

@@ -224,6 +224,7 @@ local function unpack_call(run, request_id, packed)
   call.in_ready = call.state == STATE_READY and not call.shelved
   call.in_leases = call.state == STATE_LEASED or call.state == STATE_VERIFYING
   call.stored_due_ms, call.was_ready = call.due_ms, call.state == STATE_READY
+  call.stored_queue = call.queue
   return call
 end
 

@@ -8,12 +8,12 @@ slot. A lost answer leaves open whether it happened; the same batch again answer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Self
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from aaa.clock import SYSTEM_CLOCK, Clock
 from aaa.errors import ConfigError, StoreMismatch, StoreTooNew, StoreUnavailable
@@ -25,8 +25,14 @@ from aaa.store.index import select
 from aaa.store.port import Committed, Operation, RunInfo, StoreInfo, Wake
 from aaa.store.redis import decode, durability, encode
 from aaa.store.redis.address import parse
-from aaa.store.redis.failures import driver_errors, is_demoted, is_lost_function, is_redirection
-from aaa.store.redis.library import library
+from aaa.store.redis.failures import (
+    driver_errors,
+    is_demoted,
+    is_lost_function,
+    is_redirection,
+    is_refusal,
+)
+from aaa.store.redis.library import library, missing
 from aaa.store.redis.link import Link, Reply, packed
 from aaa.store.redis.nodes import Nodes, nodes_of
 from aaa.store.redis.renewer import RedisRenewer
@@ -51,10 +57,16 @@ class RedisEventStore:
     """
 
     def __init__(
-        self, url: str, *, partitions: int | None = None, clock: Clock = SYSTEM_CLOCK
+        self,
+        url: str,
+        *,
+        partitions: int | None = None,
+        latest: Callable[[], str] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         address = parse(url)
-        self._address = replace(address, partitions=partitions or address.partitions)
+        partitions = partitions or address.partitions
+        self._address = replace(address, partitions=partitions, latest=latest)
         self._clock = clock
         self._nodes: Nodes = nodes_of(self._address)
         self._info: StoreInfo | None = None
@@ -68,9 +80,13 @@ class RedisEventStore:
         self._commit_name = library().function("commit")
 
     @classmethod
-    def from_url(cls, url: str) -> Self:
-        """The store that a URL names, not yet opened."""
-        return cls(url)
+    def from_url(cls, url: str, *, latest: Callable[[], str] | None = None) -> Self:
+        """The store that a URL names, not yet opened.
+
+        ``latest`` gives the URL again: its user and password as they are then are used for each new
+        connection.
+        """
+        return cls(url, latest=latest)
 
     @property
     def partitions(self) -> int:
@@ -101,7 +117,7 @@ class RedisEventStore:
             self._address = replace(self._address, mode="cluster")
             self._nodes = nodes_of(self._address)
         masters = await self._nodes.masters()
-        await asyncio.gather(*(load(link) for link in masters))
+        await asyncio.gather(*(_load_if_allowed(link) for link in masters))
         await self._check_permissions()
         meta = await self._meta()
         servers = [await durability.describe(link) for link in masters]
@@ -138,6 +154,12 @@ class RedisEventStore:
                 f"the user of the store URL lacks a permission at {self._address.shown}: {command} "
                 f"({reason}); docs/stores/redis.md has the ACL line that it needs"
             )
+
+    async def _load(self, link: Link) -> None:
+        try:
+            await load(link)
+        except NoPermissionError:
+            raise StoreUnavailable(missing(self._address.shown)) from None
 
     async def _meta(self) -> dict[str, str]:
         """What the store is; written if nobody has opened it before."""
@@ -250,8 +272,10 @@ class RedisEventStore:
                 if pause_s is None:
                     raise
                 if is_lost_function(error):
-                    await load(link)
+                    await self._load(link)
                     continue
+                if is_refusal(error):
+                    await link.drop()  # the user may have been set anew: log in again
                 if not is_redirection(error):
                     raise
                 if is_demoted(error):
@@ -360,6 +384,11 @@ def _needs_replicas(committed: Committed) -> bool:
         if isinstance(verdict, port.Claims | port.Appended)
         for claimed in verdict.claimed
     )
+
+
+async def _load_if_allowed(link: Link) -> None:
+    with suppress(NoPermissionError):  # then somebody else has loaded it, or it will be missed
+        await load(link)
 
 
 async def load(link: Link) -> None:

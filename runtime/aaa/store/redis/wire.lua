@@ -72,6 +72,7 @@ local EFFECTS = {
   hold = function(take) return {kind = 'hold', request_id = take()} end,
   resolve = function(take) return {kind = 'resolve', request_id = take()} end,
   flag = function(take) return {kind = 'flag', name = take()} end,
+  require = function(take) return {kind = 'require', policy = take()} end,
   close = function(take) return {kind = 'close', status = take()} end,
   timer = function(take) return {kind = 'timer', name_json = take(), after_ms = number(take)} end,
 }

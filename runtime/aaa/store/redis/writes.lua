@@ -68,10 +68,10 @@ local function join_queue(tx, call)
   tx.wake = true
 end
 
+-- The queue that it stands in, which may be another than the one that it belongs to now.
 local function leave_queue(tx, call)
-  local meta = rows.meta(tx)
-  meta.ready = meta.ready
-    - redis.call('ZREM', rows.queue_key(tx, call.run.app, call.queue), rows.ready_member(call))
+  local meta, queue = rows.meta(tx), rows.queue_key(tx, call.run.app, call.stored_queue)
+  meta.ready = meta.ready - redis.call('ZREM', queue, rows.ready_member(call))
 end
 
 local function flush_erased(tx)
@@ -105,17 +105,16 @@ local function place_call(tx, call)
   local app = call.run.app
   local ready = call.state == STATE_READY and not call.shelved
   local leased = call.state == STATE_LEASED or call.state == STATE_VERIFYING
-  if ready and not call.in_ready then
-    join_queue(tx, call)
-  elseif call.in_ready and not ready then
-    leave_queue(tx, call)
-  end
+  local moved = call.stored_queue ~= call.queue
+  if call.in_ready and (moved or not ready) then leave_queue(tx, call) end
+  if ready and (moved or not call.in_ready) then join_queue(tx, call) end
   if leased and not (call.in_leases and call.stored_due_ms == call.due_ms) then
     redis.call('ZADD', key(tx, 'l', app), call.due_ms, rows.lease_member(call))
   elseif call.in_leases and not leased then
     redis.call('ZREM', key(tx, 'l', app), rows.lease_member(call))
   end
   call.in_ready, call.in_leases, call.stored_due_ms = ready, leased, call.due_ms
+  call.stored_queue = call.queue
 end
 
 local function place_in(tx, run, list, was, is)

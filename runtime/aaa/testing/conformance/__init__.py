@@ -13,6 +13,7 @@ from aaa.testing.conformance import (  # noqa: F401 - importing registers the ca
     losing,
     loss,
     ownership,
+    policies,
     reads,
     renewing,
     settling,

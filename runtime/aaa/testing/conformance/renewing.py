@@ -107,6 +107,23 @@ async def a_pulse_names_the_partitions_that_wait_for_a_visit(s: Scene) -> None:
 
 
 @case("L9")
+async def what_a_worker_said_of_itself_stands_until_it_says_something_else(s: Scene) -> None:
+    """A pulse need not repeat it; one that comes after the worker had gone has to."""
+
+    async def said() -> list[bytes]:
+        return [member.info for member in (await s.store.members()).members]
+
+    await s.pulse("w1", info=b'{"a":1}')
+    await s.pulse("w1", info=None)
+    assert await said() == [b'{"a":1}']
+    await s.pulse("w1", info=b'{"a":2}')
+    assert await said() == [b'{"a":2}']
+    await asyncio.to_thread(s.renewer("w1").leave, "w1")
+    await s.pulse("w1", info=None)
+    assert await said() == [b"{}"]
+
+
+@case("L9")
 async def members_are_the_workers_that_live(s: Scene) -> None:
     """Who looks on is told who lives, what they serve and say, without a pulse of its own."""
     before = await s.store.members()

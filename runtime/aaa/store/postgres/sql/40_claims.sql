@@ -18,7 +18,7 @@ BEGIN
     claimed := jsonb_build_object(
         'run', p_run, 'request', fn_show(request), 'attempt', c.attempt,
         'job', CASE WHEN c.state = 'verifying' THEN 'verify' ELSE 'run' END,
-        'ttl', c.lease_ttl_ms, 'delivery', c.delivery, 'started', NULL);
+        'ttl', c.lease_ttl_ms, 'delivery', c.delivery, 'started', NULL, 'queue', c.queue);
     IF c.state = 'verifying' THEN RETURN; END IF;
     SELECT * INTO started FROM events
         WHERE partition = p AND run_id = p_run AND id = p_request || ':attempt:' || c.attempt;

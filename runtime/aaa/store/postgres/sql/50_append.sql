@@ -86,6 +86,11 @@ BEGIN
             r := fn_open_call(r, entry->>'id', effect, now_ms);
         WHEN 'flag' THEN
             r := fn_flag(r, effect->>'name');
+        WHEN 'require' THEN
+            UPDATE calls SET queue = split_part(queue, '#', 1)
+                    || CASE WHEN effect->>'policy' = '' THEN '' ELSE '#' || (effect->>'policy') END
+                WHERE partition = r.partition AND run_id = r.run_id AND state <> 'settled'
+                    AND starts_with(queue, 'tool/');
         WHEN 'close' THEN
             r.status := effect->>'status';
             r.closed_ms := now_ms;

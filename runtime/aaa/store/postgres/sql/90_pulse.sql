@@ -132,9 +132,11 @@ BEGIN
     IF NOT FOUND THEN
         INSERT INTO sessions VALUES (mine, p_worker, fn_boot(), now_ms);
     END IF;
-    INSERT INTO workers VALUES (p_worker, mine, p_apps, now_ms + p_ttl_ms, p_info)
+    -- Without an info, what the worker said last stands.
+    INSERT INTO workers AS w
+        VALUES (p_worker, mine, p_apps, now_ms + p_ttl_ms, coalesce(p_info, '{}'))
         ON CONFLICT (worker) DO UPDATE SET session = excluded.session, apps = excluded.apps,
-            until_ms = excluded.until_ms, info = excluded.info;
+            until_ms = excluded.until_ms, info = coalesce(p_info, w.info);
     PERFORM fn_lock_strays(p_worker, mine, owned, held);
     FOR one IN SELECT value FROM jsonb_array_elements(owned) LOOP
         IF NOT EXISTS (SELECT 1 FROM owners WHERE partition = (one->>0)::int

@@ -1,0 +1,208 @@
+"""What the chart hands to the programs is what they read."""
+
+import base64
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from aaa.app import load_app
+from aaa.store.redis.address import parse
+from aaa_operator import awaited, crds, uninstall
+from aaa_operator.admission import judge_admission
+from aaa_operator.main import Operator, registry_for
+from aaa_operator.settings import PREFIX, PoolSettings, Settings
+from aaa_operator.stores import url_in
+from chart.matrix import MATRIX
+from chart.rendering import Helm, Raw
+from servers.binaries import redis_binary
+from servers.process import HOST, free_port, wait_until
+
+
+def environment(deployment: Raw) -> dict[str, str]:
+    found = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert len({each["name"] for each in found}) == len(found)  # server-side apply refuses two
+    return {each["name"]: each["value"] for each in found}
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_the_operator_understands_every_setting_that_it_is_given(helm: Helm, case: str) -> None:
+    name = "second-operator" if case == "second release" else "aaa-operator"
+    given = environment(helm.one("Deployment", name, MATRIX[case]))
+    settings = Settings.from_environment(given)
+    assert settings.lease_namespace == "shop"
+    assert settings.pools.image.endswith("aaa-worker:0.1.0")
+    assert settings.pools.user_id == 10001
+    cluster = case == "whole cluster"
+    several = ("shop", "billing", "support")
+    assert settings.namespaces == (
+        () if cluster else several if case == "three namespaces" else ("shop",)
+    )
+
+
+def test_each_default_of_a_value_is_the_operators_own_default(helm: Helm) -> None:
+    given = Settings.from_environment(environment(helm.one("Deployment", "aaa-operator")))
+    differs = {"image", "user_id", "namespaces", "lease_namespace", "lease_name", "pools"}
+    plain = Settings(pools=PoolSettings(image=given.pools.image))
+    for kind, ours, theirs in ((PoolSettings, given.pools, plain.pools), (Settings, given, plain)):
+        for item in fields(kind):
+            if item.name not in differs:
+                assert getattr(ours, item.name) == getattr(theirs, item.name), item.name
+
+
+def test_every_setting_can_be_set_by_a_value(helm: Helm) -> None:
+    given = environment(helm.one("Deployment", "aaa-operator"))
+    known = {each.name for kind in (PoolSettings, Settings) for each in fields(kind)}
+    left = known - {each.removeprefix(PREFIX).lower() for each in given}
+    assert left == {"pools", "retry_s", "retry_max_s"}  # these through operator.env
+
+
+def test_probes_and_services_lead_to_ports_that_are_open(helm: Helm) -> None:
+    container = helm.one("Deployment", "aaa-operator")["spec"]["template"]["spec"]["containers"][0]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"read": 8080, "health": 8081, "metrics": 9090}
+    service = helm.one("Service", "aaa-operator")
+    assert {each["targetPort"] for each in service["spec"]["ports"]} == {"read", "metrics"}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": "health"}
+    registry_for(Operator(Settings(pools=PoolSettings(image="x"))))
+    source = Path(sys.modules["aaa_operator.main"].__file__ or "").read_text()
+    assert f":{ports['health']}/healthz" in source
+
+
+def test_commands_are_modules_of_the_operators_image(helm: Helm) -> None:
+    commands = {
+        "aaa_operator.main": helm.one("Deployment", "aaa-operator")["spec"]["template"],
+        "aaa_operator.uninstall": helm.one("Job", "aaa-uninstall")["spec"]["template"],
+        "aaa_operator.awaited": helm.one("Pod", "aaa-test"),
+    }
+    for module, template in commands.items():
+        container = template["spec"]["containers"][0]
+        assert container["command"] == ["python", "-m", module]
+        assert container["image"] == "aaa-operator:0.1.0"
+
+
+def test_the_hooks_arguments_are_taken_by_their_programs(
+    helm: Helm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Any] = []
+
+    async def noted(given: Any) -> int:
+        taken.append(given)
+        return 0
+
+    monkeypatch.setattr(uninstall, "_run", noted)
+    monkeypatch.setattr(awaited, "_run", noted)
+    for program, template in (
+        (uninstall, helm.one("Job", "aaa-uninstall")["spec"]["template"]),
+        (awaited, helm.one("Pod", "aaa-test")),
+    ):
+        assert program.main(template["spec"]["containers"][0]["args"]) == 0
+    job, test = taken
+    assert (job.operator, job.namespace) == ("shop/aaa-operator", ["shop"])
+    labels = helm.one("Deployment", "aaa-operator")["spec"]["selector"]["matchLabels"]
+    assert job.selector == ",".join(f"{key}={value}" for key, value in labels.items())
+    assert (test.name, test.namespace) == ("aaa-test", "shop")
+
+
+def test_the_admission_policy_is_the_one_that_the_operator_trusts(helm: Helm) -> None:
+    name = Settings(pools=PoolSettings(image="x")).admission_policy
+    policy = helm.one("ValidatingAdmissionPolicy", name)
+    binding = helm.one("ValidatingAdmissionPolicyBinding", name)
+    assert judge_admission(policy, binding, name=name) is None
+    fixed = helm.one("ValidatingAdmissionPolicy", f"{name}-fixed")
+    assert fixed["spec"]["validations"][0]["expression"] == "object.spec == oldObject.spec"
+    assert fixed["spec"]["matchConstraints"]["resourceRules"][0]["operations"] == ["UPDATE"]
+
+
+def test_the_definitions_are_those_of_the_models(helm: Helm) -> None:
+    for kind, plural in crds.PLURALS.items():
+        found = helm.one("CustomResourceDefinition", f"{plural}.{crds.GROUP}")
+        del found["metadata"]["annotations"]["helm.sh/resource-policy"]
+        assert found == crds.definition(kind)
+
+
+def test_the_test_runs_an_agent_that_can_be_imported(
+    helm: Helm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in helm.one("ConfigMap", "aaa-test")["data"].items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "agent", raising=False)
+    app = load_app(helm.one("AgentRun", "aaa-test")["spec"]["agent"]["app"], folder=tmp_path)
+    assert app.tools is not None
+    monkeypatch.delitem(sys.modules, "agent", raising=False)
+
+
+@pytest.mark.parametrize("case", [name for name in MATRIX if name.startswith("a store")])
+def test_a_stores_address_reaches_its_secret_unchanged(helm: Helm, case: str) -> None:
+    values = MATRIX[case]
+    found = [each for each in helm.objects(values) if each["kind"] == "Secret"]
+    if "url" not in values["store"]:
+        assert found == []  # theirs to make
+        return
+    (secret,) = found
+    assert "aaa.dev/store" in secret["metadata"]["labels"]
+    text = base64.b64decode(secret["data"]["url"]).decode()
+    assert text == values["store"]["url"]
+    assert url_in(text, where="Secret") == text
+
+
+@pytest.fixture
+def redis_pod(helm: Helm, tmp_path: Path) -> Iterator[tuple[int, str]]:
+    """The chart's redis.conf under a real server: its port, and the password of the Secret."""
+    secret = helm.one("Secret", "aaa-redis")["data"]
+    (tmp_path / "auth.conf").write_bytes(base64.b64decode(secret["auth.conf"]))
+    port = free_port()
+    text = helm.one("ConfigMap", "aaa-redis", MATRIX["everything on"])["data"]["redis.conf"]
+    text = text.replace("dir /data", f"dir {tmp_path}").replace("port 6379", f"port {port}")
+    text = text.replace("/etc/redis-auth", str(tmp_path))
+    (tmp_path / "redis.conf").write_text(text + f"\nbind {HOST}\n")
+    server = subprocess.Popen([str(redis_binary().path), str(tmp_path / "redis.conf")])
+
+    def answers() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((HOST, port)) == 0
+
+    try:
+        assert wait_until(answers, timeout_s=20)
+        yield port, base64.b64decode(secret["password"]).decode()
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_redis_starts_with_its_file_asks_for_the_password_and_loses_nothing(
+    redis_pod: tuple[int, str],
+) -> None:
+    port, password = redis_pod
+    with (
+        redis.Redis(host=HOST, port=port) as nobody,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        nobody.ping()
+    with redis.Redis(host=HOST, port=port, password=password, decode_responses=True) as client:
+        wanted = {
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "maxmemory-policy": "noeviction",
+            "loglevel": "verbose",
+        }
+        for setting, value in wanted.items():
+            assert client.config_get(setting) == {setting: value}
+
+
+def test_the_stores_address_is_that_of_the_releases_redis(helm: Helm) -> None:
+    secret = helm.one("Secret", "aaa-store")
+    address = parse(base64.b64decode(secret["data"]["url"]).decode())
+    password = base64.b64decode(helm.one("Secret", "aaa-redis")["data"]["password"]).decode()
+    assert (address.hosts, address.password) == ((("aaa-redis.shop.svc", 6379),), password)
+    assert re.fullmatch(r"[A-Za-z0-9]{32}", password)
+    assert helm.one("Service", "aaa-redis")["spec"]["ports"][0]["port"] == 6379

@@ -282,6 +282,15 @@ def test_options_of_the_place_may_stand_anywhere() -> None:
     assert hoisted(["runs", "-n"]) == ["runs", "-n"]
 
 
+def test_a_missing_extra_is_said_and_help_is_given_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "find_spec", lambda _: None)
+    assert program.run(["runs"]) == 2
+    assert "pip install 'aaa[kubectl]'" in capsys.readouterr().err
+    assert program.run(["runs", "--help"]) == 0
+
+
 def test_every_command_teaches_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     for name in [
         "runs",

@@ -10,20 +10,21 @@ from aaa.cli import loop
 from aaa.cli.options import JsonOption
 from aaa_kubectl.looking import RunName, reading_run
 
-_NOT_KNOWN: Final = (
-    "what the tools' own code says is not known here; 'aaa policy explain FILE --app …' knows it"
-)
+_NOT_KNOWN: Final = "no worker of the run lives, so what its tools' own code says is not known; these are the policies"
 
 
 def explain(
     run: RunName,
     tool: Annotated[
         list[str] | None,
-        typer.Option("--tool", metavar="NAME", help="This tool too.", show_default=False),
+        typer.Option("--tool", metavar="NAME", help="Only this tool.", show_default=False),
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Show what the policies in force say for a run's tools, and where each value comes from.
+    """Show what is in force for a run's tools, and where each value comes from.
+
+    The policies that bind the run, merged with what the tools' own code says, as a worker that lives
+    tells it.
 
     \b
     Example:

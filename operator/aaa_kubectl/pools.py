@@ -70,7 +70,7 @@ def restart(
 ) -> int:
     """Replace a pool's pods one by one, each after its drain.
 
-    Calls in flight get their drain's time to end. A tag that moved is pulled again.
+    Calls in flight get their drain's time to end.
 
     \b
     Example:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -26,6 +27,8 @@ in your own name. -n, --context, --kubeconfig and --operator may stand anywhere 
 Exit codes: 0 done, 2 bad usage or not allowed, 3 the cluster or the operator cannot be reached,
 4 waiting, 130 interrupted. Every command takes --help.
 """
+#: What the extra brings.
+_NEEDED: Final = ("httpx2", "lightkube")
 _EPILOG: Final = (
     "-n NAMESPACE, --context, --kubeconfig and --operator may stand anywhere on the line."
 )
@@ -105,4 +108,9 @@ _root.__doc__ = HELP
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; the exit code. Errors are told on stderr."""
+    if any(find_spec(each) is None for each in _NEEDED) and "--help" not in arguments:
+        from aaa.cli import screen
+
+        screen.note(f"{looking.PROGRAM}: it needs the extra 'kubectl': pip install 'aaa[kubectl]'")
+        return exits.USAGE
     return program.run(hoisted(list(arguments)), of=app, name=looking.PROGRAM)

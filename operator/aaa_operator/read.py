@@ -65,7 +65,7 @@ def read_app(reading: Reading) -> web.Application:
 
     async def policy(request: web.Request, namespace: str) -> Json:
         tools = request.query.getall("tool", [])[:64]
-        return reading.policy(namespace, request.match_info["name"], tools=tools)
+        return await reading.policy(namespace, request.match_info["name"], tools=tools)
 
     async def pending(request: web.Request, namespace: str) -> Json:
         return await _calls(request, namespace, "pending")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aaa.client import CallView, Client, RunInfo, open_client
-from aaa.errors import AAAError, RunDeleted, RunNotFound
-from aaa.policy import compile_settings
+from aaa.client import CallView, Catalogue, Client, RunInfo, catalogue_of, open_client
+from aaa.errors import AAAError, ConfigError, PolicyConflict, RunDeleted, RunNotFound
+from aaa.policy import PolicyLayers, compile_settings, unmatched_tools
 from aaa_operator import names, shown
 from aaa_operator.binding import layers_in
 from aaa_operator.cluster import Cluster
@@ -107,46 +107,52 @@ class Reading:
         field = "pendingApprovals" if which == "pending" else "unknownOutcomes"
         runs = [run for run in self._cluster.runs(namespace) if run.status.get(field)]
         views: list[tuple[str, CallView]] = []
-        for run in runs[:MAX_FOLDED]:
-            async with self._client(namespace, run) as (client, run_id):
-                found = client.pending(run_id) if which == "pending" else client.unknown(run_id)
-                views += [(run.meta.name, view) for view in await found]
+        for same in _by_store(runs[:MAX_FOLDED]):
+            async with self._store(namespace, same[0]) as client:
+                for run in same:
+                    run_id = run.run_id or ""
+                    found = client.pending(run_id) if which == "pending" else client.unknown(run_id)
+                    with suppress(RunNotFound, RunDeleted):
+                        views += [(run.meta.name, view) for view in await found]
         views.sort(key=lambda one: one[1].since_ms)
         told = (shown.call_shown(view, name=name) for name, view in views[:limit])
         page = shown.fitting(told, max_bytes=max_bytes)
         return {"calls": page, "left": len(views) - len(page) + max(0, len(runs) - MAX_FOLDED)}
 
-    def policy(self, namespace: str, name: str, *, tools: Sequence[str]) -> Json:
-        """What the policies in force say of each tool that they name, and of ``tools``."""
+    async def policy(self, namespace: str, name: str, *, tools: Sequence[str]) -> Json:
+        """What is in force for each tool of the run's app, or only for ``tools``.
+
+        Without a worker that lives, what the tools' own code says is not known: then the policies alone
+        are explained, for the tools that they name.
+        """
         run = self._run(namespace, name)
-        pool = self._cluster.pools(namespace).get((run.status.get("pool") or {}).get("name", ""))
+        pool = (run.status.get("pool") or {}).get("name", "")
+        found = self._cluster.pools(namespace).get(pool)
         hash_ = (run.status.get("policy") or {}).get("hash")
-        layers = layers_in(None if pool is None else pool.config, hash_)
+        layers = layers_in(None if found is None else found.config, hash_)
         if layers is None:
             raise Unreadable(
                 404, "PolicyUnknown", f"no policy is in force for AgentRun {name!r} yet"
             )
-        exact = {e.name for rules in layers.policies for e in rules.tools if not e.is_prefix}
-        compiled = {
-            tool: compile_settings(tool, policies=layers.policies)
-            for tool in sorted(exact | set(tools))
-        }
-        return {
-            "of": f"run {name}",
-            "hash": hash_,
-            "policies": [rules.name for rules in layers.policies],
-            "tools": {
-                tool: {
-                    "settings": each.to_json(),
-                    "origins": dict(each.origins),
-                    "notes": list(each.notes),
-                    "hash": each.hash,
-                }
-                for tool, each in compiled.items()
-            },
-            "known": False,
-            "unmatched": {},
-        }
+        code = await self._code_of(namespace, run, pool)
+        try:
+            return explained(name, layers, code, tools=tools)
+        except (ConfigError, PolicyConflict) as error:
+            raise Unreadable(409, type(error).__name__, str(error)) from error
+
+    async def _code_of(self, namespace: str, run: RunSeen, pool: str) -> Catalogue | None:
+        """What a living worker of the pool says of its tools; ``None`` if there is none."""
+        try:
+            async with self._store(namespace, run) as client:
+                members = (await client.members()).members
+        except Unreadable:
+            return None
+        said = [
+            catalogue_of(member)
+            for member in members
+            if any(app.partition("/")[0] == pool for app in member.apps)
+        ]
+        return next((each for each in said if each.tools), None)
 
     def pools(self, namespace: str) -> Json:
         """The namespace's pools with their pods."""
@@ -182,13 +188,13 @@ class Reading:
     async def _infos(self, namespace: str, runs: Sequence[RunSeen]) -> dict[str, RunInfo]:
         """The index entries of runs that have begun; none while their store cannot be asked."""
         found: dict[str, RunInfo] = {}
-        for run in runs:
-            if not run.started:
-                continue
+        for same in _by_store(runs):
             try:
-                async with self._client(namespace, run) as (client, run_id):
-                    found[run.meta.name] = await client.info(run_id)
-            except (Unreadable, RunNotFound, RunDeleted):
+                async with self._store(namespace, same[0]) as client:
+                    for run in same:
+                        with suppress(RunNotFound, RunDeleted):
+                            found[run.meta.name] = await client.info(run.run_id or "")
+            except Unreadable:
                 continue
         return found
 
@@ -200,13 +206,19 @@ class Reading:
             raise Unreadable(
                 409, "NotBegun", f"AgentRun {name!r} has not begun: {_why(run) or state_of(run)}"
             )
+        async with self._store(namespace, run) as client:
+            yield client, run_id
+
+    @asynccontextmanager
+    async def _store(self, namespace: str, run: RunSeen) -> AsyncIterator[Client]:
+        """A client of the run's store. What goes wrong in it becomes :class:`Unreadable`."""
         url = await self._store_url(namespace, [run])
         if isinstance(url, Problem):
             raise Unreadable(503, url.reason, url.message)
         opened = await self._open(url)
         opened.users += 1
         try:
-            yield opened.client, run_id
+            yield opened.client
         except (RunNotFound, RunDeleted) as error:
             raise Unreadable(404, type(error).__name__, str(error)) from error
         except AAAError as error:
@@ -233,6 +245,18 @@ class Reading:
             await self._opened.pop(url).client.close()
 
 
+def _by_store(runs: Sequence[RunSeen]) -> list[list[RunSeen]]:
+    """The runs that have begun, with those together that name the same store."""
+    found: dict[tuple[str, str] | None, list[RunSeen]] = {}
+    for run in runs:
+        if not run.started:
+            continue
+        store = run.manifest.spec.store if run.manifest is not None else None
+        key = None if store is None else (store.secret_ref.name, store.secret_ref.key)
+        found.setdefault(key, []).append(run)
+    return list(found.values())
+
+
 def run_shown(run: RunSeen, info: RunInfo | None) -> Json:
     """An AgentRun: the one word of its status, why, and what the store's index says."""
     return {
@@ -245,6 +269,40 @@ def run_shown(run: RunSeen, info: RunInfo | None) -> Json:
         "pool": (run.status.get("pool") or {}).get("name"),
         "toolCalls": dict(run.status.get("toolCalls") or {}),
         "info": None if info is None else shown.info_shown(info),
+    }
+
+
+def explained(
+    name: str, layers: PolicyLayers, code: Catalogue | None, *, tools: Sequence[str]
+) -> Json:
+    """The policies merged with what the code says, as ``aaa policy explain --json`` tells it."""
+    named = {e.name for rules in layers.policies for e in rules.tools if not e.is_prefix}
+    own = {} if code is None else {tool.name: tool for tool in code.tools}
+    if code is not None and code.complete and set(tools) - set(own):
+        missing = ", ".join(sorted(set(tools) - set(own)))
+        raise Unreadable(404, "UnknownTool", f"the app of AgentRun {name!r} has no tool {missing}")
+    compiled = {
+        tool: own[tool].settings(layers.policies)
+        if tool in own
+        else compile_settings(tool, policies=layers.policies)
+        for tool in sorted(set(tools) or set(own) or named)
+    }
+    whole = code is not None and code.complete
+    return {
+        "of": f"run {name}",
+        "hash": layers.hash,
+        "policies": [rules.name for rules in layers.policies],
+        "tools": {
+            tool: {
+                "settings": each.to_json(),
+                "origins": dict(each.origins),
+                "notes": list(each.notes),
+                "hash": each.hash,
+            }
+            for tool, each in compiled.items()
+        },
+        "known": set(compiled) <= set(own),
+        "unmatched": unmatched_tools(layers.policies, own) if whole else {},
     }
 
 

@@ -29,6 +29,7 @@ from aaa.algos import ToolLoop
 from aaa.llm import LLMHandler
 from aaa.llm.fake import FakeLLMClient, text, tool_call
 from aaa.llm.messages import ModelReply, ModelRequest
+from aaa.policy import PolicyLayers
 from aaa.runtime import Engine
 from aaa.tools import ToolHandler, ToolRegistry, tool
 from aaa_kubectl import program
@@ -129,6 +130,12 @@ class Town:
 
         self.do(wait())
 
+    @property
+    def call(self) -> str:
+        """The id of the call that waits for an approval."""
+        (waiting,) = self.api.get("AgentRun", "refund")["status"]["pendingApprovals"]
+        return str(waiting["callId"])
+
     def condition(self, type_: str, name: str) -> str:
         found = (self.api.get("AgentRun", name).get("status") or {}).get("conditions") or []
         return next((f"{c['status']}/{c['reason']}" for c in found if c["type"] == type_), "")
@@ -182,6 +189,9 @@ class Town:
         LLMHandler(FakeLLMClient(model)).attach(engine)
         ToolHandler(registry).attach(engine)
         engine.serve(ToolLoop(registry))
+        data = self.api.get("ConfigMap", f"{pool}-policy")["data"]
+        layers = [PolicyLayers.from_json(json.loads(text)) for text in data.values()]
+        engine.follow_policies({one.hash: one for one in layers})
         return engine
 
     async def _store_url(self, namespace: str, runs: list[RunSeen]) -> str | Problem:

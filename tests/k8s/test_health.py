@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import socket
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -109,6 +111,49 @@ async def test_readiness_waits_for_the_watch_and_both_say_why() -> None:
         status, said = await ask("/healthz")
         assert status == 503
         assert "61 s ago" in said
+
+
+async def test_the_process_serves_its_three_ports_as_long_as_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "kubeconfig"
+    config.write_text(
+        "current-context: c\nclusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+        "contexts: [{name: c, context: {cluster: k, user: u}}]\nusers: [{name: u, user: {}}]\n"
+    )
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    read, health, metrics = _free_ports(3)
+    settings = Settings(
+        pools=SETTINGS, read_port=read, health_port=health, metrics_port=metrics, namespaces=("a",)
+    )
+    operator = Operator(settings)
+    await operator.start()
+    try:
+        text = ""
+        async with aiohttp.ClientSession() as session:
+            for port, path, status in (
+                (read, "/v1/namespaces/a/runs", 403),
+                (read, "/metrics", 404),
+                (health, "/healthz", 200),
+                (health, "/readyz", 503),
+                (metrics, "/metrics", 200),
+            ):
+                async with session.get(f"http://127.0.0.1:{port}{path}") as reply:
+                    assert (port, path, reply.status) == (port, path, status)
+                    text = await reply.text()
+            assert "aaa_operator_leader 0.0" in text
+            assert "aaa_operator_watch_age_seconds -1.0" in text
+    finally:
+        await operator.stop()
+    for port in (read, health, metrics):
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in found]
 
 
 @pytest.mark.parametrize(

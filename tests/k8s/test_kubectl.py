@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+from lightkube.config.models import UserExec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from aaa_kubectl import program
+from aaa_kubectl.execauth import ExecAuth
 from aaa_kubectl.where import hoisted
 from aaa_operator import names
 from k8s.plugin_scene import ANN, Town, town
@@ -37,14 +40,14 @@ def _answer(place: Town, path: str, reply: Response, *, method: str = "GET") -> 
 
 
 def test_a_call_is_seen_approved_in_ones_own_name_and_its_run_completes(place: Town) -> None:
-    listed = place.type("runs")
+    call, listed = place.call, place.type("runs")
     assert "AwaitingApproval" in listed.out
     waiting = place.type("pending")
-    assert "refund c3-0 waits for approval" in waiting.out
-    assert "kubectl aaa approve refund c3-0 --digest" in waiting.out
+    assert f"refund {call} waits for approval" in waiting.out
+    assert f"kubectl aaa approve refund {call} --digest" in waiting.out
     assert " --kubeconfig " in waiting.out  # the command that is shown reaches the same place
-    approved = place.type("approve", "refund", "c3-0", "--for", "1h")
-    assert (approved.code, approved.out) == (0, "approved c3-0 of refund, for 1h\n"), approved
+    approved = place.type("approve", "refund", call, "--for", "1h")
+    assert (approved.code, approved.out) == (0, f"approved {call} of refund, for 1h\n"), approved
     (decision,) = [raw for (kind, _, _), raw in place.api.objects.items() if kind == "ToolDecision"]
     assert decision["spec"]["decidedBy"] == ANN
     assert decision["spec"]["runRef"] == {"name": "refund", "uid": "uid-refund"}
@@ -53,19 +56,19 @@ def test_a_call_is_seen_approved_in_ones_own_name_and_its_run_completes(place: T
     assert f"approved by {ANN}" in shown.out
     assert shown.out.startswith("refund  completed")
     assert "done" in shown.out.splitlines()[-1]
-    again = place.type("approve", "refund", "c3-0")
+    again = place.type("approve", "refund", call)
     assert again.code == 2
     assert "does not wait for an approval; see 'kubectl aaa show refund" in again.err
 
 
 def test_what_was_decided_on_other_arguments_is_not_taken(place: Town) -> None:
-    typed = place.type("approve", "refund", "c3-0", "--digest", "0" * 32)
+    typed = place.type("approve", "refund", place.call, "--digest", "0" * 32)
     assert typed.code == 2
     assert "it was not taken (DigestDiffers)" in typed.err
 
 
 def test_a_rejection_reaches_the_model(place: Town) -> None:
-    assert place.type("reject", "refund", "c3-0", "--reason", "no").code == 0
+    assert place.type("reject", "refund", place.call, "--reason", "no").code == 0
     place.until("Succeeded", "True/Completed")
     assert f"rejected by {ANN}" in place.type("events", "refund").out
 
@@ -133,8 +136,12 @@ def test_a_policy_is_explained_with_the_origin_of_each_value(place: Town) -> Non
     typed = place.type("policy", "explain", "refund", "--tool", "refund")
     assert typed.code == 0, typed
     assert "run refund: policies in force: none" in typed.out
-    assert "what the tools' own code says is not known here" in typed.out
+    assert "is not known" not in typed.out  # its worker lives and has told
+    assert "requires_approval  yes" in " ".join(typed.out.split("\n")).replace("   ", "  ")
+    assert "decorator" in typed.out
     assert "built-in" in typed.out
+    missing = place.type("policy", "explain", "refund", "--tool", "refnud")
+    assert (missing.code, "has no tool refnud" in missing.err) == (2, True)
     (told,) = place.type("policy", "explain", "refund", "--tool", "refund", "--json").lines()
     assert told["tools"]["refund"]["settings"]["lease_ttl_s"] > 0
 
@@ -170,7 +177,7 @@ def test_each_thing_that_is_missing_is_said_in_one_sentence(place: Town) -> None
     }
     path = f"/apis/{names.API_VERSION}/namespaces/shop/tooldecisions"
     _answer(place, path, JSONResponse(forbidden, status_code=403), method="POST")
-    code, said = told("approve", "refund", "c3-0")
+    code, said = told("approve", "refund", place.call)
     assert (code, "you may not do this: ann cannot create tooldecisions" in said) == (2, True)
     silent = {"kind": "Status", "reason": "ServiceUnavailable", "message": "no endpoints available"}
     proxy = "/api/v1/namespaces/aaa/services/http:aaa-operator:read/proxy/{rest:path}"
@@ -249,12 +256,39 @@ def test_a_login_command_of_the_kubeconfig_gives_the_token(place: Town, version:
     assert seen == ["Bearer one", "Bearer two"]
 
 
+async def test_a_token_is_kept_until_the_cluster_refuses_it(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    print_it = f'print(\'{{"status": {{"token": "\' + open({str(token)!r}).read() + \'"}}}}\')'
+    login = UserExec("client.authentication.k8s.io/v1", sys.executable, args=["-c", print_it])
+    seen: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers["authorization"].removeprefix("Bearer "))
+        return httpx2.Response(200 if seen[-1] == token.read_text() else 401)
+
+    transport = httpx2.MockTransport(answer)
+    async with httpx2.AsyncClient(transport=transport, auth=ExecAuth(login, cluster={})) as http:
+        for now in ("one", "one", "two"):
+            token.write_text(now)
+            assert (await http.get("http://town/")).status_code == 200
+    assert seen == ["one", "one", "one", "two"]
+
+
 def test_options_of_the_place_may_stand_anywhere() -> None:
     typed = ["show", "-n", "shop", "r", "--context=c", "--json", "--", "-n"]
     assert hoisted(typed) == ["-n", "shop", "--context=c", "show", "r", "--json", "--", "-n"]
     assert hoisted(["resolve", "r", "c", "--not-done"]) == ["resolve", "r", "c", "--not-done"]
     assert hoisted(["runs", "-nshop"]) == ["-nshop", "runs"]
     assert hoisted(["runs", "-n"]) == ["runs", "-n"]
+
+
+def test_a_missing_extra_is_said_and_help_is_given_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "find_spec", lambda _: None)
+    assert program.run(["runs"]) == 2
+    assert "pip install 'aaa[kubectl]'" in capsys.readouterr().err
+    assert program.run(["runs", "--help"]) == 0
 
 
 def test_every_command_teaches_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:

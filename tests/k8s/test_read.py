@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from aaa.algos import ToolLoop
-from aaa.client import CallView
+from aaa.client import CallView, Catalogue, ToolLayers
 from aaa.events import Event
 from aaa.ids import canonical
 from aaa.llm import LLMHandler
@@ -26,7 +26,7 @@ from aaa_operator import names, read, shown
 from aaa_operator.cluster import Cluster
 from aaa_operator.observe import Problem, RunSeen, policy_of
 from aaa_operator.read import read_app
-from aaa_operator.reading import Reading
+from aaa_operator.reading import Reading, explained
 from aaa_operator.serving import serve
 from k8s.scene import raw_policy, raw_run
 
@@ -50,6 +50,8 @@ def _model(request: ModelRequest) -> ModelReply:
 class _Endpoint:
     def __init__(self, base: str, session: aiohttp.ClientSession, cluster: Cluster) -> None:
         self._base, self._session, self.cluster = base, session, cluster
+        #: How often a store's address was asked for.
+        self.asked = 0
 
     async def get(self, path: str, *, uid: str | None = UID, **query: str) -> tuple[int, Any]:
         params = query if uid is None else {**query, "uid": uid}
@@ -68,6 +70,7 @@ async def _endpoint(url: str | Problem, *runs: dict[str, Any]) -> AsyncIterator[
         cluster.heard("AgentRun", raw, deleted=False)
 
     async def store_url(_: str, __: list[RunSeen]) -> str | Problem:
+        endpoint.asked += 1
         return url
 
     async with AsyncExitStack() as stack:
@@ -75,7 +78,8 @@ async def _endpoint(url: str | Problem, *runs: dict[str, Any]) -> AsyncIterator[
         stack.push_async_callback(reading.close)
         (port,) = await serve(stack, [(0, read_app(reading))], host="127.0.0.1")
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        yield _Endpoint(f"http://127.0.0.1:{port}/v1/namespaces/", session, cluster)
+        endpoint = _Endpoint(f"http://127.0.0.1:{port}/v1/namespaces/", session, cluster)
+        yield endpoint
 
 
 async def _finished(url: str) -> dict[str, Any]:
@@ -151,6 +155,17 @@ async def test_what_cannot_be_answered_has_a_reason(
         assert told["message"]
 
 
+async def test_a_list_asks_once_for_each_store_however_many_runs_there_are(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/aaa.db"
+    done = await _finished(url)
+    gone = {"runId": "gone", "startTime": "2027-01-15T07:00:00Z"}
+    runs = [raw_run(f"run-{index}", status=done["status"]) for index in range(20)]
+    async with _endpoint(url, done, raw_run("gone", status=gone), *runs) as endpoint:
+        _, told = await endpoint.get("shop/runs")
+        assert sum(run["info"] is not None for run in told["runs"]) == 21
+        assert endpoint.asked == 1
+
+
 async def test_a_store_that_cannot_be_used_is_said_and_the_list_goes_on_without_it() -> None:
     began = {"runId": "r", "startTime": "2027-01-15T07:00:00Z"}
     problem = Problem("StoreSecretMissing", "Secret 'aaa-store' does not exist")
@@ -174,11 +189,31 @@ async def test_a_policy_is_explained_from_what_the_pool_carries() -> None:
     status = {"pool": {"name": "aaa-1"}, "policy": {"name": "payments", "hash": layers.hash}}
     async with _endpoint(Problem("x", "y"), raw_run(status=status)) as endpoint:
         endpoint.cluster.heard("ConfigMap", config, deleted=False)
-        _, told = await endpoint.get("shop/runs/refund/policy", tool="look")
-        assert told["policies"] == ["payments"]
+        _, told = await endpoint.get("shop/runs/refund/policy")
+        assert (told["policies"], told["known"]) == (["payments"], False)
         assert told["tools"]["refund"]["settings"]["delivery"] == "at_most_once"
         assert told["tools"]["refund"]["origins"]["delivery"] == "policy payments entry 'refund'"
+        _, told = await endpoint.get("shop/runs/refund/policy", tool="look")
+        assert list(told["tools"]) == ["look"]
         assert told["tools"]["look"]["settings"]["delivery"] == "at_least_once"
+
+
+def test_a_policy_is_merged_with_what_the_code_says_and_a_typo_shows() -> None:
+    rules = policy_of(
+        raw_policy(
+            defaults={"maxAttempts": 5},
+            tools=[{"name": "refnud", "requiresApproval": True}],
+        )
+    ).rules
+    assert rules is not None
+    layers = PolicyLayers(policies=[rules])
+    refund = ToolLayers(name="refund", schema="s", decorator={"delivery": "at_most_once"})
+    told = explained("r", layers, Catalogue(tools=(refund,)), tools=[])
+    assert told["tools"]["refund"]["origins"]["delivery"] == "decorator"
+    assert told["tools"]["refund"]["origins"]["max_attempts"] == "policy payments defaults"
+    assert (told["known"], told["unmatched"]) == (True, {"payments": ("refnud",)})
+    partly = explained("r", layers, Catalogue(tools=(refund,), complete=False), tools=["x"])
+    assert (partly["known"], partly["unmatched"]) == (False, {})
 
 
 def test_an_answer_of_a_model_shows_its_text_and_the_tools_it_wants_and_no_arguments() -> None:

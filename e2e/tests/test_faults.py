@@ -33,9 +33,11 @@ def test_the_same_run_key_applied_again_after_deleting_is_the_same_run(scene: Sc
     assert len(scene.ledger.effects_of(order)) == 1
 
 
-def test_a_deployment_edited_by_hand_is_put_back(scene: Scene) -> None:
-    run = scene.run(f"pay:{scene.order()}")
-    scene.completed(run)
+def test_a_deployment_edited_by_hand_under_a_run_is_put_back(scene: Scene) -> None:
+    order = scene.order()
+    scene.ledger.hold(order)
+    run = scene.run(f"pay:{order}")
+    scene.ledger.started(order)
     pool = scene.pool(run)
 
     def image() -> str:
@@ -46,3 +48,6 @@ def test_a_deployment_edited_by_hand_is_put_back(scene: Scene) -> None:
     edit = '[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"x:1"}]'
     scene.release.kubectl("patch", "deployment", pool, "--type=json", "-p", edit)
     wait_until(lambda: image() == before, what="the image to be put back", timeout_s=30)
+    scene.ledger.release(order)
+    scene.completed(run)
+    assert len(scene.ledger.effects_of(order)) == 1

@@ -82,7 +82,7 @@ clean: ## Remove .venv, caches and the local store
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 # --- The end-to-end tests' Kubernetes cluster: e2e/README.md ------------------------------------
-.PHONY: cluster-up cluster-down e2e-cluster test-chart
+.PHONY: cluster-up cluster-down e2e-cluster e2e-smoke e2e test-chart
 
 CLUSTER := PYTHONPATH=e2e $(PY) -m cluster
 
@@ -98,3 +98,9 @@ test-chart: $(READY) ## Test the chart with Helm 3 and 4 (builds both the first 
 e2e-cluster: $(READY) ## Test the cluster itself: its pods, its faults, and that it leaves no trace
 	@$(PY) -m pytest e2e/tests/test_cluster.py e2e/tests/test_kind.py \
 		e2e/tests/test_traces.py --timeout 900 $(ARGS)
+
+e2e-smoke: $(READY) ## Install the chart in that cluster; see a run, a policy and a frozen pod through; uninstall
+	@$(PY) -m pytest e2e/tests -m smoke --timeout 600 $(ARGS)
+
+e2e: $(READY) ## Run every test that needs that cluster
+	@$(PY) -m pytest e2e/tests --timeout 900 $(ARGS)

@@ -28,7 +28,7 @@ def test_a_policy_stands_in_the_config_map_and_in_the_next_started_event(scene: 
     carried = scene.release.get("configmap", f"{scene.pool(run)}-policy")["data"]
     assert '"delivery":"at_most_once"' in carried[f"{wanted}.json"].replace(" ", "")
     (started,) = scene.events(run, "aaa.tool.started")
-    assert started["data"]["delivery"] == "at_most_once"
+    assert started["data"]["policy"] == wanted
     assert len(scene.ledger.effects_of(order)) == 1
 
 

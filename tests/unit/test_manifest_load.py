@@ -258,7 +258,18 @@ REFUSED: dict[str, tuple[str, list[tuple[int | None, str | None, str]]]] = {
         [(11, "spec.expiresAt", "not a date and time that exists")],
     ),
     # Documents
-    "other kind": ("apiVersion: v1\nkind: ConfigMap\n", [(2, "kind", "'ConfigMap' is not a kind")]),
+    "other kind": (
+        "apiVersion: aaa.dev/v1alpha1\nkind: ConfigMap\n",
+        [(2, "kind", "'ConfigMap' is not a kind")],
+    ),
+    "only another API's": (
+        "apiVersion: v1\nkind: ConfigMap\n",
+        [(None, None, "holds no manifest")],
+    ),
+    "misspelt kind of another API": (
+        RUN.replace("AgentRun", "AgentRum").replace("aaa.dev/v1alpha1", "v1"),
+        [(2, "kind", "did you mean 'AgentRun'?")],
+    ),
     "misspelt kind": (
         RUN.replace("AgentRun", "Agentrun"),
         [(2, "kind", "did you mean 'AgentRun'?")],
@@ -500,3 +511,9 @@ def test_a_decision_keeps_its_moment_as_written() -> None:
     (decision,) = load_manifests(text, file="f.yaml")
     assert isinstance(decision, ToolDecision)
     assert decision.spec.result == {"refunded": True}
+
+
+def test_objects_of_other_apis_are_left_out() -> None:
+    other = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: code\n"
+    (run,) = load_manifests(f"{other}---\n{RUN}")
+    assert run.kind == "AgentRun"

@@ -9,6 +9,7 @@ imported, a ConfigMap exists or a policy fits a tool is judged elsewhere, with
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
@@ -33,6 +34,8 @@ KINDS: dict[str, type[Manifest]] = {
 def load_manifests(text: str | bytes, *, file: str | None = None) -> list[Manifest]:
     """The manifests of a file's ``text``, in its order; ``file`` is the name that errors show.
 
+    Objects of other API groups, such as the ConfigMap that a cluster needs beside a run, are none
+    of ours and left out; what could be a misspelt kind of ours is an error.
     Raises :class:`ManifestErrors` (a :class:`ManifestError`) with every problem found.
     """
     found: list[Manifest] = []
@@ -41,6 +44,8 @@ def load_manifests(text: str | bytes, *, file: str | None = None) -> list[Manife
         for document in read_documents(_decoded(text, file), file=file):
             if document.problems:
                 problems += document.problems
+                continue
+            if _anothers(document.value):
                 continue
             try:
                 found.append(parse_manifest(document.value, source=document.source))
@@ -69,6 +74,18 @@ def parse_manifest(value: object, *, source: Source | None = None) -> Manifest:
         raise ManifestErrors(from_validation(error, model=model, source=source)) from None
     manifest._source = source
     return manifest
+
+
+def _anothers(value: object) -> bool:
+    """Whether an object is another API's, and its kind none that was meant to be ours."""
+    if not isinstance(value, Mapping):
+        return False
+    version, kind = value.get("apiVersion"), value.get("kind")
+    if not isinstance(version, str) or not isinstance(kind, str):
+        return False
+    ours = API_VERSION.partition("/")[0]
+    similar = get_close_matches(kind.lower(), [each.lower() for each in KINDS])
+    return version.partition("/")[0] != ours and not similar
 
 
 def _model_for(value: object, source: Source) -> type[Manifest]:

@@ -75,6 +75,8 @@ class Observer:
 
     def submitting(self, run_id: str, algorithm: Algorithm) -> AbstractContextManager[Any]:
         """A submission: in the run's trace, linked with whatever span the caller is in."""
+        if self._traces is None:
+            return NOTHING
         return submitting(
             self._traces,
             run_id,

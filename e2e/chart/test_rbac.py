@@ -98,6 +98,7 @@ def _actions() -> list[act.Action]:
         act.Evict(pod="x", grace_s=1, evidence={}, reason="", **lock),
         act.DeletePod(pod="x", uid="u", evidence={}, reason=""),
         decide,
+        act.Require(run_id="r", policy="p", reason=""),
         act.Submit(name="x", run_id="r", app="a", input={}, deadline_s=None, policy="p", reason=""),
         act.Control(run_id="r", verb="cancel", by="ann", reason=""),
     ]

@@ -39,7 +39,7 @@ class Bench(Harness):
         self.clock.advance(ms)
 
     async def another(self) -> port.EventStore:
-        raise NotImplementedError
+        raise AssertionError("open a second store in the test")
 
     async def close(self) -> None:
         await self.store.close()

@@ -13,11 +13,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from aaa.algos import Algorithm
+from aaa.algos import Algorithm, ToolLoop
 from aaa.errors import AAAError, AppError
 from aaa.llm import LLMHandler
 from aaa.policy import ToolPolicyRules
 from aaa.runtime import Engine
+from aaa.runtime.submission import app_name
+from aaa.store.port import DEFAULT_APP
 from aaa.tools import ToolHandler
 
 
@@ -25,7 +27,8 @@ class App:
     """An algorithm with its handlers.
 
     ``handlers`` are :class:`LLMHandler` and :class:`ToolHandler` objects, one of a kind at most.
-    Raises :class:`AppError` for anything else.
+    Raises :class:`AppError` for anything else, and where a :class:`ToolLoop` would wait for ever
+    for a handler that is not there.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class App:
             raise AppError(f"App: algorithm must have a decide() method, not {algorithm!r:.80}")
         for handler in handlers:
             self._take(handler)
+        self._check_handlers()
 
     def _take(self, handler: object) -> None:
         if isinstance(handler, ToolHandler) and self.tools is None:
@@ -48,6 +52,21 @@ class App:
             raise AppError(
                 f"App: handlers may hold one ToolHandler and one LLMHandler, not {handler!r:.80}"
             )
+
+    def _check_handlers(self) -> None:
+        if isinstance(self.algorithm, ToolLoop):
+            tools = None if self.tools is None else self.tools.registry
+            missing = self.algorithm.missing(tools=tools, model=self.model is not None)
+            if missing is not None:
+                raise AppError(f"App: {missing}; give it to App(handlers=[…])")
+
+    def full_name(self, scope: str = DEFAULT_APP) -> str:
+        """What runs of this app are pinned to, and :meth:`aaa.client.Client.submit` takes.
+
+        Workers of this scope (``aaa worker --scope``) with the same algorithm, version and tools
+        serve them.
+        """
+        return app_name(scope, self.algorithm, None if self.tools is None else self.tools.registry)
 
     def own(self) -> Self:
         """The same app for one more engine: policies attached there leave this one alone."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from types import TracebackType
+from typing import Any, Final, Literal, Self
 
 from aaa import events as ev
 from aaa import ids
@@ -62,17 +63,41 @@ class CallView:
 
 
 class Client:
-    """Reads and decides on an opened store. ``traces``, if any, are where submissions are told."""
+    """Submits, reads and decides; runs nothing itself.
+
+    ``store`` is an :class:`EventStore` or a URL. ``async with`` opens and closes it. ``traces``,
+    if any, are where submissions are told.
+    """
 
     def __init__(
         self,
-        store: EventStore,
+        store: EventStore | str,
         *,
         clock: Clock = SYSTEM_CLOCK,
         traces: RunTraces | None = None,
     ) -> None:
-        self.store, self._clock, self._traces = store, clock, traces
+        self.store = open_store(store) if isinstance(store, str) else store
+        self._clock, self._traces = clock, traces
         self._renewer: port.Renewer | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> StoreInfo:
+        """Open the store. Raises what :meth:`EventStore.open` raises."""
+        info = await self.store.open()
+        if self._traces is not None:
+            self._traces.identity = info.identity
+        return info
 
     # ------------------------------------------------------------------------- looking
 
@@ -175,7 +200,7 @@ class Client:
     ) -> Run:
         """Begin a run of an app that workers serve under this full name, without loading it.
 
-        The name is what :meth:`aaa.app.App.attach` returns and what a run's ``app`` says. The same
+        The name is what :meth:`aaa.app.App.full_name` returns and what a run's ``app`` says. The same
         run id with the same input is the same run. ``policy`` is the hash of the
         :class:`aaa.policy.PolicyLayers` that its calls must be claimed under from the beginning; a
         run that is there already keeps what it requires (:meth:`require_policy` changes that).
@@ -388,13 +413,9 @@ async def open_client(url: str) -> tuple[Client, StoreInfo]:
     Its submissions are told where the process sends its spans; looking is not: who looks after
     thousands of runs would drown their traces.
     """
-    store = open_store(url)
-    info = await store.open()
     tracer = Telemetry.current().tracer
-    traces = None if tracer is None else RunTraces(tracer)
-    if traces is not None:
-        traces.identity = info.identity
-    return Client(store, traces=traces), info
+    client = Client(url, traces=None if tracer is None else RunTraces(tracer))
+    return client, await client.open()
 
 
 _WORDS: Final = {

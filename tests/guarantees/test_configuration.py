@@ -11,7 +11,8 @@ from aaa import events as ev
 from aaa.algos import ToolLoop
 from aaa.app import App
 from aaa.errors import ConfigError, PolicyConflict
-from aaa.llm.fake import tool_call
+from aaa.llm import LLMHandler
+from aaa.llm.fake import FakeLLMClient, tool_call
 from aaa.policy import GuardConfig, ToolEntry, ToolPolicyRules
 from aaa.runtime import Engine
 from aaa.store import port
@@ -81,7 +82,9 @@ def test_policies_that_bind_a_run_hold_beside_those_of_the_code() -> None:
         name="binding", tools=[ToolEntry(name="act", settings={"max_attempts": 1})]
     )
     handler = ToolHandler(registry, policies=[own])
-    App(algorithm=ToolLoop(registry), handlers=[handler]).attach(Engine(), policies=[binding])
+    model = LLMHandler(FakeLLMClient(lambda request: CALLS_ACT[0]))
+    app = App(algorithm=ToolLoop(registry), handlers=[model, handler])
+    app.attach(Engine(), policies=[binding])
     settings = handler.settings_for("act")
     assert settings.requires_approval
     assert settings.guard.max_attempts == 1

@@ -53,6 +53,17 @@ class ToolLoop:
         self.parallel = parallel
         self.on_unknown = on_unknown
 
+    def missing(self, *, tools: ToolRegistry | None, model: bool) -> str | None:
+        """What a process with these handlers lacks to drive a run of this loop, in a sentence."""
+        if not model:
+            return "ToolLoop asks a model, but there is no LLMHandler"
+        here = {tool.name for tool in tools or ()}
+        absent = sorted(tool.name for tool in self.registry if tool.name not in here)
+        if absent:
+            has = "no ToolHandler" if tools is None else "a ToolHandler without it"
+            return f"ToolLoop offers the tool {absent[0]}, but there is {has}"
+        return None
+
     def decide(self, event: Event, state: RunState) -> Iterable[Event]:
         """The next requests, or the end; nothing while something is still open."""
         turn = state.turn

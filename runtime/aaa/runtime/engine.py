@@ -37,7 +37,7 @@ from aaa.runtime.executor import Executor, Progress
 from aaa.runtime.observe import Observer
 from aaa.runtime.outcome import Outcome, Run
 from aaa.runtime.owner import Owner
-from aaa.runtime.submission import new_run, submitted
+from aaa.runtime.submission import app_name, new_run, submitted
 from aaa.runtime.visits import Visits
 from aaa.store import open_store, port
 from aaa.store.port import Append, Beat, Claimed, EventStore, StoreInfo
@@ -215,8 +215,7 @@ class Engine:
     def serve(self, algorithm: Algorithm) -> str:
         """Take runs of this algorithm, with the tools attached; returns the app's full name."""
         tools = self._executor.tools
-        digest = tools.registry.digest[:12] if tools is not None else "none"
-        app = f"{self.app}/{algorithm.name}@{algorithm.version}/{digest}"
+        app = app_name(self.app, algorithm, None if tools is None else tools.registry)
         if app not in self._owner.algorithms:
             self._owner.algorithms[app] = algorithm
             self._announce()
@@ -311,14 +310,32 @@ class Engine:
         """Begin a run; durable once this returns.
 
         The same run id with the same input is the same run; with other input it raises
-        :class:`RunConflict`; a deleted run raises :class:`RunDeleted`.
+        :class:`RunConflict`; a deleted run raises :class:`RunDeleted`. This engine serves the run,
+        under the policies of its own handlers; to leave that to workers, submit it by a
+        :class:`aaa.client.Client`. Raises :class:`ConfigError` if a handler is missing.
         """
         run_id = check_run_id(run_id) if run_id is not None else f"run-{self._clock.token()}"
+        self._check_handlers(algorithm)
         app = self.serve(algorithm)
         create = new_run(run_id, app, algorithm, input, deadline_s=deadline_s)
         with self._observer.submitting(run_id, algorithm):
             verdict = await self._create(create)
         return submitted(run_id, verdict)
+
+    def _check_handlers(self, algorithm: Algorithm) -> None:
+        """A run that nobody here could go on with, and that is pinned to what is here, hangs."""
+        if not isinstance(algorithm, ToolLoop):
+            return
+        tools = self._executor.tools
+        missing = algorithm.missing(
+            tools=None if tools is None else tools.registry,
+            model=self._executor.model is not None,
+        )
+        if missing is not None:
+            raise ConfigError(
+                f"Engine: {missing}; attach it before submitting, or submit by a Client and leave "
+                "the run to workers"
+            )
 
     async def _create(self, create: port.Create) -> port.Verdict:
         app, partition = create.app, self._partition_of(create.run_id)

@@ -17,6 +17,7 @@ from aaa.runtime.decide import DEADLINE, MAX_TIMER_MS
 from aaa.runtime.outcome import Run
 from aaa.store import port
 from aaa.store.port import Why
+from aaa.tools import ToolRegistry
 
 _POLICY: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -87,10 +88,16 @@ def check_policy(policy: str) -> str:
     return policy
 
 
+def app_name(scope: str, algorithm: Algorithm, tools: ToolRegistry | None) -> str:
+    """The full name of an app: what its runs are pinned to, and workers serve (L11)."""
+    digest = "none" if tools is None else tools.digest[:12]
+    return f"{scope}/{algorithm.name}@{algorithm.version}/{digest}"
+
+
 def app_parts(app: str) -> tuple[str, str, str, str]:
     """Scope, algorithm, version and tools' digest of an app's full name.
 
-    The name is what :meth:`aaa.runtime.Engine.serve` returns. Raises :class:`ConfigError`.
+    Takes apart what :func:`app_name` makes. Raises :class:`ConfigError`.
     """
     scope, _, rest = app.partition("/")
     named, _, tools = rest.rpartition("/")

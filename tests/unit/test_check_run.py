@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aaa.check import CHECKERS, Terms, check_run
-from unit.check_breaks import BREAKS, Break
+from unit.check_breaks import BREAKS, Break, policies
 from unit.check_histories import SCENARIOS, Made, make_all
 
 #: What this machine cannot see in a log is not in the table; what can be seen is.
@@ -76,6 +76,16 @@ def test_without_the_terms_behind_a_policy_hash_nothing_is_guessed(
     assert check_run(made.events, made.info) == []
     once = {policy: Terms(delivery="at_most_once")}
     assert "G4" in {each.statement for each in check_run(made.events, made.info, terms=once)}
+
+
+def test_a_call_that_began_with_a_record_keeps_it_where_a_later_policy_wants_none(
+    histories: dict[str, Made],
+) -> None:
+    """Sound: it goes on as it began (G18, G22). Broken: it began without a guard, and has one."""
+    later = policies(Terms(), Terms(enabled=False))(histories["takeover"])
+    assert found(later) == set()
+    first = policies(Terms(enabled=False), Terms())(histories["takeover"])
+    assert found(first) == {"G18"}
 
 
 def test_a_violation_names_statement_run_and_seq_in_one_sentence(

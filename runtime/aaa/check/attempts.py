@@ -228,8 +228,8 @@ def rejected_results(history: History, _: Known) -> Iterator[Finding]:
 
 
 def unguarded(history: History, known: Known) -> Iterator[Finding]:
-    """G18: without the guard there is no lease, and no record of an attempt."""
-    for item in history.of(ev.TOOL_STARTED):
+    """G18: what begins without the guard has no record of an attempt, then or later."""
+    for item in (call.starts[0] for call in history.calls.values() if call.starts):
         terms = known.terms.get(item.settings)
         if terms is not None and not terms.enabled:
             yield item.seq, f"{item.data['name']} runs unguarded, and yet has a recorded attempt"

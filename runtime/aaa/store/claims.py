@@ -196,8 +196,8 @@ def _start(
 ) -> None:
     """Lease the call and begin an attempt (or ask ``verify=``). The caller saves the run."""
     call.delivery, call.cap = in_force(call, terms)
-    # A call that began with a record keeps having one (G22).
-    call.guarded = terms.guarded or (call.attempt > 0 and call.guarded)
+    if call.attempt == 0:  # as it began it goes on: its records have no gap (G3, G18)
+        call.guarded = terms.guarded
     call.take(Step.VERIFY if verify else Step.START)
     call.holder, call.nonce = offer.worker, offer.nonce
     call.lease_ttl_ms = terms.lease_ttl_ms

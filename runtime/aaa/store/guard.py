@@ -139,7 +139,8 @@ def _judge_ready(call: Call, terms: ToolTerms | None, wall_ms: int, *, stopped: 
 def _judge_lost(
     call: Call, terms: ToolTerms | None, now_ms: int, *, cancelled: bool, paused: bool
 ) -> Step:
-    if not call.guarded and not cancelled:
+    guarded = call.guarded or (terms is not None and terms.guarded)  # tightened, never loosened
+    if not guarded and not cancelled:
         return Step.START if terms and not paused else Step.SKIP
     once = in_force(call, terms)[0] == Delivery.AT_MOST_ONCE
     spent = call.attempt >= in_force(call, terms)[1]

@@ -67,8 +67,8 @@ local function start(tx, run, call, terms, offer, verify)
   if verify then
     call.verifies = call.verifies + 1
   else
-    -- A call that began with a record keeps having one (G22).
-    call.guarded = terms.guarded or (call.attempt > 0 and call.guarded)
+    -- As it began it goes on: its records have no gap (G3, G18).
+    if call.attempt == 0 then call.guarded = terms.guarded end
     call.attempt = call.attempt + 1
     if call.approval == 'granted' then call.approval = 'used' end
     if call.guarded and is_tool(call.queue) then

@@ -40,7 +40,8 @@ end
 
 local function judge_lost(call, terms, now, cancelled, paused)
   local again = terms and not paused and 'start' or 'skip'
-  if not call.guarded and not cancelled then return again end
+  local guarded = call.guarded or (terms and terms.guarded)  -- tightened, never loosened
+  if not guarded and not cancelled then return again end
   local delivery, cap = guard.in_force(call, terms)
   local once, spent = delivery == K.AT_MOST_ONCE, call.attempt >= cap
   if not (once or spent or cancelled) then return again end

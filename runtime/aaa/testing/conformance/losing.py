@@ -147,6 +147,32 @@ async def a_call_that_began_with_a_record_keeps_having_one(s: Scene) -> None:
     assert (again.attempt, again.started.id) == (2, f"{request.id}:attempt:2")
 
 
+@case("G22", "G3", "G18")
+async def a_call_that_began_without_a_record_gets_none(s: Scene) -> None:
+    """No attempt 2 is recorded where there is no attempt 1, whatever a later policy says."""
+    request = await s.call()
+    await s.take_one("w1", terms(guarded=False, ttl_ms=s.harness.ttl_ms))
+    await s.harness.lose_lease("w1")
+    again = await s.take_one("w2", terms())
+    assert (again.attempt, again.started) == (2, None)
+    assert (await s.settle(again, "w2")).verdict == "applied"
+    assert ev.TOOL_STARTED not in await s.types(request.run_id)
+
+
+@case("G22", "G4", "G18")
+async def a_policy_that_forbids_a_repeat_holds_for_a_call_that_began_without_a_guard(
+    s: Scene,
+) -> None:
+    """The first attempt may have acted: under ``at_most_once`` its outcome is unknown."""
+    request = await s.call()
+    await s.take_one("w1", terms(guarded=False, ttl_ms=s.harness.ttl_ms))
+    await s.harness.lose_lease("w1")
+    got = await s.claim("w2", terms("at_most_once"))
+    assert (got.claimed, got.settled_runs) == ((), (request.run_id,))
+    failed = (await s.store.read(request.run_id))[-1]
+    assert (failed.data["error"], failed.data["attempt"]) == ("OutcomeUnknown", 1)
+
+
 @case("G22", "G5")
 async def the_smallest_cap_seen_is_in_force(s: Scene) -> None:
     """A later, larger cap does not raise the first one; a smaller one lowers it for good."""

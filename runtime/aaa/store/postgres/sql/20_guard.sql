@@ -62,7 +62,10 @@ DECLARE
     verdict text;
     ended_ms bigint;
 BEGIN
-    IF NOT c.guarded AND NOT cancelled THEN RETURN again; END IF;
+    -- Guarded by what it began with or by the terms now: tightened, never loosened.
+    IF NOT (c.guarded OR coalesce((terms->>'guarded')::boolean, false)) AND NOT cancelled THEN
+        RETURN again;
+    END IF;
     SELECT f.delivery = 'at_most_once', c.attempt >= f.cap INTO once, spent
         FROM fn_in_force(c, terms) f;
     IF NOT (once OR spent OR cancelled) THEN RETURN again; END IF;

@@ -43,8 +43,9 @@ BEGIN
     IF verify THEN
         c.verifies := c.verifies + 1;
     ELSE
-        -- A call that began with a record keeps having one (G22).
-        c.guarded := (terms->>'guarded')::boolean OR (c.attempt > 0 AND c.guarded);
+        IF c.attempt = 0 THEN  -- as it began it goes on: its records have no gap (G3, G18)
+            c.guarded := (terms->>'guarded')::boolean;
+        END IF;
         c.attempt := c.attempt + 1;
         IF c.approval = 'granted' THEN c.approval := 'used'; END IF;
         IF c.guarded AND starts_with(c.queue, 'tool/') THEN

@@ -139,7 +139,30 @@ def test_a_policy_binds_the_runs_that_it_selects_and_no_others(desk: Desk) -> No
     bound = desk.manifest("look", name="bound", more=POLICY.format(team="digging"))
     free = desk.manifest("look", name="free", more=POLICY.format(team="flying"))
     assert desk.aaa("run", bound).code == 4
-    assert desk.aaa("run", free).code == 0
+    done = desk.aaa("run", free)
+    assert done.code == 0
+    assert done.err == (
+        "warning: policy digging binds no run here: it selects team=flying, "
+        "and run free has team=digging\n"
+    )
+    assert done.err == desk.aaa("policy", "explain", free).err
+
+
+@pytest.mark.parametrize(("wanted", "code"), [("diging", 2), ("digging", 4), ("dogs", 0)])
+def test_a_protection_that_a_misspelt_label_would_lift_is_refused(
+    desk: Desk, wanted: str, code: int
+) -> None:
+    """Whoever wrote the policy believes that the run is protected by it."""
+    done = desk.aaa("run", desk.manifest("look", more=POLICY.format(team=wanted)))
+    assert done.code == code
+    if code == 2:
+        assert (
+            "dig.yaml:18: spec.selector: policy digging binds no run here: it selects team=diging, "
+            "and run dig has team=digging; mend the label or the selector"
+        ) in done.err
+        assert desk.effects() == []
+        told = desk.aaa("policy", "explain", "dig.yaml").err
+        assert told.startswith("warning: policy digging binds no run here")
 
 
 def test_a_failed_run_exits_with_1_also_when_it_is_shown_again(desk: Desk) -> None:

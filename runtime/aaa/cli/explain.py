@@ -69,7 +69,17 @@ def explain(
         else:
             names = [policy.name for policy in rules]
             print_explained(told, names, unknown_code=None if known else _NOT_KNOWN)
+    for sentence in _binding_none(files):
+        screen.note(f"warning: {sentence}")
     return 0
+
+
+def _binding_none(files: Sequence[Path]) -> list[str]:
+    from aaa.cli.manifests import read, split
+    from aaa.cli.unmatched import binding_none
+
+    runs, policies = split([each for file in files for each in read(file)])
+    return binding_none(policies, runs)
 
 
 def policies_in(files: Sequence[Path]) -> list[ToolPolicy]:

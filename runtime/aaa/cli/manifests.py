@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aaa import ids
+from aaa.cli.unmatched import check_bound
 from aaa.errors import ConfigError, ManifestError
 from aaa.manifest import AgentRun, Manifest, ToolDecision, ToolPolicy, load_manifests
 from aaa.policy import ToolPolicyRules
@@ -56,32 +57,34 @@ def read(file: Path) -> list[Manifest]:
     return load_manifests(text, file=str(file))
 
 
-def plans(file: Path, *, app: str | None, given: Any | None) -> list[Plan]:
+def split(manifests: Sequence[Manifest]) -> tuple[list[AgentRun], list[ToolPolicy]]:
+    """The runs, and the policies."""
+    runs = [each for each in manifests if isinstance(each, AgentRun)]
+    return runs, [each for each in manifests if isinstance(each, ToolPolicy)]
+
+
+def plans(
+    manifests: Sequence[Manifest], *, file: Path, app: str | None, given: Any | None
+) -> list[Plan]:
     """What the file asks for. ``app`` and ``given`` (an input) stand in for the manifest's own."""
-    manifests = read(file)
     for manifest in manifests:
         if isinstance(manifest, ToolDecision):
             raise manifest.problem(
                 "a ToolDecision is for a cluster; here use aaa approve, reject or resolve",
                 at=("kind",),
             )
-    runs = [manifest for manifest in manifests if isinstance(manifest, AgentRun)]
+    runs, policies = split(manifests)
     if not runs:
         raise ManifestError("holds no AgentRun, so there is nothing to run", file=str(file))
     if given is not None and len(runs) > 1:
         raise ConfigError(f"--input fits one run, and {file} holds {len(runs)}")
-    policies = [manifest for manifest in manifests if isinstance(manifest, ToolPolicy)]
+    check_bound(policies, runs)
     return [_plan(each, policies, app=app, given=given, file=file) for each in runs]
 
 
 def bound(run: AgentRun, policies: Sequence[ToolPolicy]) -> tuple[ToolPolicyRules, ...]:
     """The policies that bind the run. Raises :class:`ManifestError` if one it names does not."""
-    binding = [
-        policy
-        for policy in policies
-        if policy.metadata.namespace == run.metadata.namespace
-        and policy.spec.selector.matches(run.metadata.labels)
-    ]
+    binding = [policy for policy in policies if policy.selects(run)]
     for index, ref in enumerate(run.spec.policy_refs):
         if any(policy.metadata.name == ref.name for policy in binding):
             continue

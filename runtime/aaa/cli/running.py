@@ -92,17 +92,22 @@ async def _run(
 
     from aaa.cli import logs
     from aaa.cli.follow import Followed
-    from aaa.cli.manifests import plans
+    from aaa.cli.manifests import plans, read, split
     from aaa.cli.signals import Interrupts, leave
     from aaa.cli.stores import tail, url_of
+    from aaa.cli.unmatched import binding_none
     from aaa.telemetry.setup import configure_from_environment
 
-    todo, url = plans(file, app=app, given=given), url_of(store)
+    manifests = read(file)
+    todo, url = plans(manifests, file=file, app=app, given=given), url_of(store)
     ended, todo = await _finished(todo, url)
     loaded = {plan.run_id: _load(plan) for plan in todo}
     display = _display(runs=len(todo) > 1, json=json, tail=tail(store))
     logs.through(display)
     configure_from_environment()
+    runs, policies = split(manifests)
+    for sentence in binding_none(policies, runs):
+        display.note(f"warning: {sentence}")
     command, results = f"aaa run {file}{tail(store)}", [*ended]
     followers: list[Follower] = []
 

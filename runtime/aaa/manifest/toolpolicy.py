@@ -7,7 +7,7 @@ into the runtime's words, integers with their unit into seconds.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -23,6 +23,9 @@ from aaa.manifest.base import (
 )
 from aaa.manifest.metadata import LabelSelector, Metadata
 from aaa.policy import ToolEntry, ToolPolicyRules, check_overrides, check_template
+
+if TYPE_CHECKING:
+    from aaa.manifest.agentrun import AgentRun
 
 _ENUMS = {
     "AtLeastOnce": "at_least_once",
@@ -202,6 +205,12 @@ class ToolPolicy(Resource):
     status: ToolPolicyStatus | None = Field(
         default=None, description="What is; written by the operator."
     )
+
+    def selects(self, run: AgentRun) -> bool:
+        """Whether the policy binds the run: its namespace, and its labels by the selector."""
+        return self.metadata.namespace == run.metadata.namespace and self.spec.selector.matches(
+            run.metadata.labels
+        )
 
     def rules(self) -> ToolPolicyRules:
         """What the policy says, as the data that :func:`aaa.policy.compile_settings` takes."""

@@ -228,6 +228,27 @@ async def test_a_retry_is_a_new_request_under_the_old_key(world: World) -> None:
     assert [(e.parent, e.data["attempt"]) for e in started] == [(first.id, 1), (second.id, 1)]
 
 
+@pytest.mark.guarantee("G4", "G13")
+async def test_fences_rise_under_one_key_from_retry_to_retry(world: World) -> None:
+    """A target that applies a write only with the highest fence seen takes each retry."""
+    fences: list[tuple[int, int]] = []
+
+    @tool(delivery="at_most_once", idempotency_key=lambda _: "the key")
+    async def act(ctx: ToolContext) -> str:
+        fences.append((ctx.attempt, ctx.fence))
+        if len(fences) < 3:
+            raise OutcomeUnknown("the request timed out after it was sent")
+        return "acted at last"
+
+    one = await world.worker("w1", act, says=CALLS_ACT, loop={"on_unknown": "wait"})
+    run_id = await one.submit()
+    for count in (1, 2):
+        failed = (await world.seen(ev.TOOL_FAILED, count=count))[-1]
+        await world.client.resolve(run_id, failed.data["call_id"], "retry", by="me")
+    await one.text()
+    assert fences == [(1, 1), (1, 2), (1, 3)]
+
+
 @pytest.mark.guarantee("G4")
 async def test_a_retry_whose_effect_is_unknown_again_is_waited_for_again(world: World) -> None:
     @tool(delivery="at_most_once")

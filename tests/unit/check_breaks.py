@@ -265,6 +265,7 @@ BREAKS: list[Break] = [
             "another key",
             edit(ev.TOOL_REQUESTED, 1, idempotency_key="mine"),
         ),
+        ("G4", "resolved_retry", "a fence twice", edit(ev.TOOL_REQUESTED, 1, attempts_before=0)),
         ("G5", "takeover", "over the cap", terms(max_attempts=1)),
         ("G5", "abandoned", "unknown left out", edit(ev.TOOL_FAILED, effect=None)),
         ("G5", "timeout", "unknown left out", edit(ev.TOOL_FAILED, effect=None)),

@@ -128,6 +128,10 @@ def _retries(history: History) -> Iterator[Finding]:
         retried.add(first.id)
         if first.key != call.key:
             yield call.request.seq, f"the retry of {first.call_id} has another idempotency key"
+        told = 0 if first.result is None else first.result.data.get("attempt", 0)
+        before = first.request.data.get("attempts_before", 0) + max(len(first.starts), told)
+        if call.request.data.get("attempts_before", before) != before:
+            yield call.request.seq, f"the fence of {call.call_id} does not go on from {before}"
 
 
 def bounded_attempts(history: History, known: Known) -> Iterator[Finding]:

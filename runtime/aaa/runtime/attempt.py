@@ -287,6 +287,7 @@ class Attempt:
             call_id=data["call_id"],
             idempotency_key=data["idempotency_key"],
             attempt=self.claimed.attempt,
+            attempts_before=data.get("attempts_before", 0),
             deadline=deadline_s,
             clock=self.clock.boot_s,
             on_progress=self.on_progress,

@@ -287,10 +287,17 @@ def _open(
 
 def _retry(state: RunState, resolution: Event, tools: ToolHandler | None) -> Iterator[Entry]:
     """A new request that carries the idempotency key of the one whose effect is unknown (G4)."""
-    first = state.calls[resolution.parent or ""].request
+    call = state.calls[resolution.parent or ""]
+    first = call.request
     kept = ("arguments", "idempotency_key", "intent", "name", "turn")
     data = {name: first.data[name] for name in kept if name in first.data}
-    data |= {"call_id": first.data["call_id"] + "r", "retry_of": first.id}
+    told = 0 if call.result is None else call.result.data.get("attempt", 0)  # without records
+    before = first.data.get("attempts_before", 0) + max(call.attempts, told)
+    data |= {
+        "attempts_before": before,  # so that no fence is seen twice under the key
+        "call_id": first.data["call_id"] + "r",
+        "retry_of": first.id,
+    }
     draft = resolution.caused(ev.TOOL_REQUESTED, data)
     tool = tools.registry.get(data["name"]) if tools is not None else None
     if tool is None:

@@ -4,7 +4,7 @@ A tool asks for it by annotating one parameter as ``ToolContext``. It is injecte
 the schema that the model sees, and cannot be built from a model's arguments (G13).
 
 It guarantees that ``idempotency_key`` is the same for every attempt and every worker of one call,
-and that ``attempt`` rises by one with each. It does not stop a tool: ``cancel_requested`` only
+that ``attempt`` rises by one with each, and that ``fence`` never goes back under one key. It does not stop a tool: ``cancel_requested`` only
 says that somebody would like it to end, which a tool in a thread has to look at itself.
 """
 
@@ -38,6 +38,8 @@ class ToolContext:
     idempotency_key: str
     #: 1 for the first execution; rises by one each time the call is run again.
     attempt: int = 1
+    #: Executions before this call under its key: of the calls that it is a retry of.
+    attempts_before: int = 0
     deadline: float | None = None
     clock: Callable[[], float] | None = field(default=None, repr=False)
     on_progress: ProgressSink | None = field(default=None, repr=False)
@@ -49,8 +51,11 @@ class ToolContext:
 
     @property
     def fence(self) -> int:
-        """The attempt's number, for targets that apply a write only with the highest fence seen."""
-        return self.attempt
+        """For targets that apply a write only with the highest fence seen under a key.
+
+        The attempt's number; in a retry that a person asked for, it goes on from the call before.
+        """
+        return self.attempts_before + self.attempt
 
     @property
     def cancel_requested(self) -> bool:

@@ -93,6 +93,7 @@ def _job(
         "arguments": arguments,
         "context": {
             "attempt": ctx.attempt,
+            "attempts_before": ctx.attempts_before,
             "call_id": ctx.call_id,
             "idempotency_key": ctx.idempotency_key,
             "run_id": ctx.run_id,

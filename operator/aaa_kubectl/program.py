@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from aaa.cli import exits, program
+from aaa.errors import extra_hint
 from aaa_kubectl import deciding, doctor, explain, looking, pools
 from aaa_kubectl.where import Where, hoisted, said
 
@@ -111,6 +112,6 @@ def run(arguments: Sequence[str]) -> int:
     if any(find_spec(each) is None for each in _NEEDED) and "--help" not in arguments:
         from aaa.cli import screen
 
-        screen.note(f"{looking.PROGRAM}: it needs the extra 'kubectl': pip install 'aaa[kubectl]'")
+        screen.note(f"{looking.PROGRAM}: it needs {extra_hint('kubectl')}")
         return exits.USAGE
     return program.run(hoisted(list(arguments)), of=app, name=looking.PROGRAM)

@@ -198,3 +198,8 @@ class ModelRateLimited(ModelError, RetryError):
 
 class ModelRefused(ModelError, FixError):
     """The provider rejects the request, the key or the model's name; repeating changes nothing."""
+
+
+def extra_hint(extra: str) -> str:
+    """How to install an optional part, for an error: AAA is installed from a clone of it."""
+    return f"the extra {extra!r}; in the clone of aaa: pip install '.[{extra}]'"

@@ -154,7 +154,7 @@ def test_a_driver_that_is_not_installed_is_named_with_its_extra(
         monkeypatch.delitem(sys.modules, name)
     done = desk.aaa("run", "dig.yaml", "--store", url)
     assert done.code == 2, done
-    assert f"needs the extra '{extra}': pip install 'aaa[{extra}]'" in done.err
+    assert f"needs the extra '{extra}'; in the clone of aaa: pip install '.[{extra}]'" in done.err
 
 
 class _Without(MetaPathFinder):
@@ -166,3 +166,16 @@ class _Without(MetaPathFinder):
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
         if fullname.partition(".")[0] == self._name:
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+def test_a_model_without_its_key_is_said_before_a_run_begins(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is not spent on it: with the key, the same command begins it."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    file = desk.manifest("look", app="remote")
+    sentence = "ProviderClient('openai:m') has no key: set OPENAI_API_KEY, or give api_key=\n"
+    for command in (["run", file], ["worker", "--app", "shop_agent:remote"]):
+        done = desk.aaa(*command)
+        assert (done.code, done.err.endswith(sentence)) == (2, True), done
+    assert desk.aaa("runs", "--json").lines() == []

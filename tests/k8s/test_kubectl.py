@@ -287,7 +287,7 @@ def test_a_missing_extra_is_said_and_help_is_given_all_the_same(
 ) -> None:
     monkeypatch.setattr(program, "find_spec", lambda _: None)
     assert program.run(["runs"]) == 2
-    assert "pip install 'aaa[kubectl]'" in capsys.readouterr().err
+    assert "pip install '.[kubectl]'" in capsys.readouterr().err
     assert program.run(["runs", "--help"]) == 0
 
 

@@ -56,6 +56,12 @@ class LLMHandler:
         """Let the engine ask this model."""
         engine.use_model(self)
 
+    def prepare(self) -> None:
+        """Make what the client needs, if it can say so early. Raises :class:`ConfigError`."""
+        prepare = getattr(self.client, "prepare", None)
+        if prepare is not None:
+            prepare()
+
     async def ask(
         self, request: ModelRequest, *, sleep: Callable[[float], Awaitable[None]]
     ) -> ModelReply:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from aaa.errors import ConfigError, ModelUnavailable
+from aaa.errors import ConfigError, ModelUnavailable, extra_hint
 from aaa.llm.messages import ModelReply, ModelRequest
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 #: What this module settles by itself.
 _OURS = ("max_retries", "timeout", "request_timeout", "first_event_timeout")
 MAX_TIMEOUT_S = 3_600.0
+#: How the library names the variable that it misses.
+_KEY: Final = re.compile(r"[A-Z][A-Z_]*_API_KEY")
 #: Where the providers' libraries find a key that was not given; never shown in an error.
 _KEY_VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY")
 
@@ -169,9 +172,7 @@ def _check(model: object, timeout_s: object, settings: Mapping[str, Any]) -> Non
             "and the time limit is timeout_s"
         )
     if importlib.util.find_spec("pydantic_ai") is None:
-        raise ConfigError(
-            "ProviderClient needs pydantic-ai, which is not installed: pip install 'aaa[llm]'"
-        )
+        raise ConfigError(f"ProviderClient needs {extra_hint('llm')}")
 
 
 def _make(model: str, *, base_url: str | None, api_key: str | None) -> Model[Any]:
@@ -202,4 +203,8 @@ def _make(model: str, *, base_url: str | None, api_key: str | None) -> Model[Any
             f"ProviderClient({model!r}): this provider does not take {' and '.join(options)}"
         ) from None
     except (UserError, ValueError) as error:
+        if (wanted := _KEY.search(str(error))) is not None:  # the rest is the library's own advice
+            raise ConfigError(
+                f"ProviderClient({model!r}) has no key: set {wanted[0]}, or give api_key="
+            ) from None
         raise ConfigError(f"ProviderClient({model!r}): {error}") from None

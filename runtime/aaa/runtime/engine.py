@@ -148,7 +148,13 @@ class Engine:
         await self.stop()
 
     async def start(self) -> None:
-        """Open the store and begin to serve. Raises what :meth:`EventStore.open` raises."""
+        """Open the store and begin to serve.
+
+        Raises what :meth:`EventStore.open` raises, and :class:`ConfigError` if the model's client
+        lacks its key: such a request would fail its run for good.
+        """
+        if self._executor.model is not None:
+            self._executor.model.prepare()
         self.info = await self.store.open()
         for warning in self.info.warnings if self.info.backend != "memory" else ():
             tell(log, names.LOG_STORE_RISK, "%s", warning, worker=self.worker)

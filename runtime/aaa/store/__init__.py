@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from aaa.errors import ConfigError
+from aaa.errors import ConfigError, extra_hint
 from aaa.store.address import shown
 
 if TYPE_CHECKING:
@@ -77,9 +77,7 @@ def open_store(url: str, *, latest: Callable[[], str] | None = None) -> EventSto
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        raise ConfigError(
-            f"{scheme}:// needs the extra {extra!r}: pip install 'aaa[{extra}]'"
-        ) from error
+        raise ConfigError(f"{scheme}:// needs {extra_hint(extra)}") from error
     if scheme == "memory":
         return backend()  # type: ignore[no-any-return]
     if scheme == "sqlite":

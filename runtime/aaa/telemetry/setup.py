@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from aaa.errors import extra_hint
 from aaa.telemetry import names
 from aaa.telemetry.logs import tell
 
@@ -42,7 +43,7 @@ def configure_from_environment(
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     if not _installed():
-        message = "OTEL_… asks for telemetry, which needs the extra 'otel': pip install 'aaa[otel]'"
+        message = f"OTEL_… asks for telemetry, which needs {extra_hint('otel')}"
         tell(log, names.LOG_TELEMETRY_BROKE, message)
         return False
     from opentelemetry import metrics, trace

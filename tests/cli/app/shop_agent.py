@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aaa.algos import ToolLoop
 from aaa.app import App
-from aaa.llm import FakeLLMClient, LLMHandler, ModelReply, ModelRequest
+from aaa.llm import FakeLLMClient, LLMHandler, ModelReply, ModelRequest, ProviderClient
 from aaa.llm.fake import text, tool_call
 from aaa.tools import GuardConfig, ToolContext, ToolHandler, ToolRegistry, tool
 
@@ -93,4 +93,9 @@ patient = App(
         LLMHandler(FakeLLMClient(model)),
         ToolHandler(registry, guard=guard, cancel_grace_s=0.1),
     ],
+)
+# A provider's model; its key stands in the environment, or not.
+remote = App(
+    algorithm=ToolLoop(registry),
+    handlers=[LLMHandler(ProviderClient("openai:m")), ToolHandler(registry, guard=guard)],
 )

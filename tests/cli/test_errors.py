@@ -126,6 +126,18 @@ def test_debug_shows_the_traceback_wherever_it_stands(desk: Desk) -> None:
     assert "aaa: none.yaml: cannot be read" in done.err
 
 
+def test_debug_shows_where_a_model_or_a_tool_raised(desk: Desk) -> None:
+    """The log has the message for everybody; the trace is for whoever mends the code."""
+    file = desk.manifest("break")
+    plain, traced = (
+        desk.aaa("run", file),
+        desk.aaa("run", desk.manifest("break", name="b2"), "--debug"),
+    )
+    assert (plain.code, traced.code) == (1, 1)
+    assert "Traceback" not in plain.err
+    assert 'raise RuntimeError("the model is broken")' in traced.err
+
+
 def test_another_code_than_a_run_began_with_is_refused_by_name(desk: Desk) -> None:
     file = desk.manifest("blast")
     assert desk.aaa("run", file).code == 4

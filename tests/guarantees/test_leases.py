@@ -215,8 +215,9 @@ async def test_a_failed_renewal_is_tried_again_and_ends_neither_heartbeat_nor_to
 
 @pytest.mark.guarantee("G9", "G5")
 async def test_a_worker_that_learns_of_its_loss_cancels_the_tool_and_records_no_result(
-    world: World,
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", logger="aaa")
     act, _, ended = lasting(world)
     link = Link(world.store)
     guard = GuardConfig(lease_ttl_s=60, heartbeat_s=0.05)
@@ -233,6 +234,9 @@ async def test_a_worker_that_learns_of_its_loss_cancels_the_tool_and_records_no_
     (done,) = await world.of(ev.TOOL_COMPLETED)
     assert (fenced.data["attempt"], done.data["attempt"]) == (1, 2)
     assert "tool.stale_result" not in await world.types()
+    told = {getattr(each, "event", ""): each.getMessage() for each in caplog.records}
+    assert told["aaa.call.lease_lost"] == "act lost its lease in attempt 1, and was stopped"
+    assert told["aaa.call.taken_over"] == "act was lost: running it again, attempt 2"
 
 
 @pytest.mark.guarantee("G9")

@@ -15,8 +15,8 @@ from aaa.events import Event
 from aaa.runtime import Engine
 from aaa.store import MemoryEventStore
 from aaa.telemetry import JsonFormatter, names, tell
-from aaa.tools import ToolRegistry
-from unit.telemetry_scene import BOUND_S, Recorder, attach
+from aaa.tools import ToolRegistry, tool
+from unit.telemetry_scene import BOUND_S, Recorder, attach, run_once
 
 LOG = logging.getLogger("aaa.test")
 
@@ -86,6 +86,23 @@ def test_a_silent_level_costs_no_record(caplog: pytest.LogCaptureFixture) -> Non
     caplog.set_level(logging.ERROR)
     tell(LOG, names.LOG_NOT_LEFT, "%s", "x", worker="w1")
     assert caplog.records == []
+
+
+async def test_a_tool_that_raises_is_logged_with_its_trace_where_traces_are_wanted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @tool(name="pay")
+    async def broken(to: str) -> str:
+        raise RuntimeError("the bank is closed")
+
+    with caplog.at_level(logging.INFO, logger="aaa"):
+        await run_once(Recorder(), broken)
+    assert "aaa.call.raised" not in {getattr(each, "event", "") for each in caplog.records}
+    with caplog.at_level(logging.DEBUG, logger="aaa"):
+        await run_once(Recorder(), broken)
+    [told] = [each for each in caplog.records if getattr(each, "event", "") == "aaa.call.raised"]
+    assert told.exc_info is not None
+    assert str(told.exc_info[1]) == "the bank is closed"
 
 
 async def test_an_algorithm_that_raises_is_logged_with_run_and_worker(

@@ -57,7 +57,9 @@ async def test_slots_in_use_are_seen_while_a_call_runs_and_no_longer_than_the_en
     assert "aaa.slots.in_use" not in recorder.points()
 
 
-async def test_a_lost_effect_under_at_most_once_is_counted_as_unknown() -> None:
+async def test_a_lost_effect_under_at_most_once_is_counted_as_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     store, recorder = MemoryEventStore(), Recorder()
     started = asyncio.Event()
 
@@ -78,6 +80,8 @@ async def test_a_lost_effect_under_at_most_once_is_counted_as_unknown() -> None:
         await asyncio.wait_for(engine.wait("run-1"), BOUND_S)
     assert recorder.counted("aaa.call.unknown", aaa__unknown__at="store") == 1
     assert recorder.counted("aaa.call.takeovers", messaging__destination__name="tool/pay") == 0
+    [told] = [each for each in caplog.records if getattr(each, "event", "") == "aaa.call.unknown"]
+    assert told.getMessage() == "run run-1: a call was lost, and may have acted: aaa show run-1"
 
 
 class Flaky(MemoryEventStore):

@@ -11,6 +11,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
+from aaa.cli import tracebacks
 from aaa.cli.display import Display
 from aaa.cli.text import clean
 from aaa.telemetry import names
@@ -28,12 +29,16 @@ _REPEATED: Final = frozenset(
         names.LOG_TASK_FAILED,
     )
 )
+#: Lines of the timeline, which a display has anyway.
+_SHOWN: Final = frozenset({names.LOG_CALL_UNKNOWN.name, names.LOG_TAKEN_OVER.name})
 EVERY_S: Final = 10.0
 
 
 def through(display: Display) -> None:
-    """Warnings and worse as notes of a display."""
-    _use(_Notes(display), level=logging.WARNING)
+    """Warnings and worse as notes of a display, except for what it shows itself."""
+    handler = _Notes(display)
+    handler.addFilter(lambda record: getattr(record, "event", None) not in _SHOWN)
+    _use(handler, level=logging.WARNING)
 
 
 def to_stderr(*, form: str, level: int = logging.INFO) -> None:
@@ -48,7 +53,7 @@ def _use(handler: logging.Handler, *, level: int) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("aaa").setLevel(level)
+    logging.getLogger("aaa").setLevel(logging.DEBUG if tracebacks.wanted else level)
 
 
 class Rarely(logging.Filter):
@@ -79,7 +84,9 @@ class _Notes(logging.Handler):
         self._display = display
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._display.note(f"{record.levelname.lower()}: {record.getMessage()}")
+        trace = record.exc_info and logging.Formatter().formatException(record.exc_info)
+        more = f"\n{trace}" if trace else ""
+        self._display.note(f"{record.levelname.lower()}: {record.getMessage()}{more}")
 
 
 class _Plain(logging.Formatter):

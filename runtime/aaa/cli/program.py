@@ -13,7 +13,17 @@ from typing import Annotated
 
 import typer
 
-from aaa.cli import checking, deciding, doctor, exits, explain, looking, running, worker
+from aaa.cli import (
+    checking,
+    deciding,
+    doctor,
+    exits,
+    explain,
+    looking,
+    running,
+    tracebacks,
+    worker,
+)
 
 HELP = """Run AI agents whose tool calls are durable, leased and fenced.
 
@@ -92,6 +102,7 @@ _root.__doc__ = HELP
 def run(arguments: Sequence[str], *, of: typer.Typer = app, name: str = "aaa") -> int:
     """Run one command line; the exit code. Errors are told on stderr, after the program's name."""
     arguments, debug = _without_debug(list(arguments))
+    tracebacks.wanted = debug
     try:
         code = of(arguments, prog_name=name, standalone_mode=False)
         sys.stdout.flush()

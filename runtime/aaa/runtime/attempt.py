@@ -77,6 +77,8 @@ class Attempt:
     result_limit_bytes: int
     cancel_grace_s: float
     on_progress: Callable[[str, float | None], None] | None = None
+    #: Told while an exception of the tool is being handled.
+    on_raised: Callable[[Claimed], None] = lambda _: None
 
     async def run(self) -> Ended:
         """Run the tool once. Never raises, except for a cancellation of the caller itself."""
@@ -206,6 +208,7 @@ class Attempt:
         except asyncio.CancelledError:
             return self._failed("ToolError", f"{self.tool.name} cancelled itself")
         except BaseException as error:  # noqa: BLE001 - whatever it raised is its outcome (G20)
+            self.on_raised(self.claimed)
             return self._failed("ToolError", f"{type(error).__name__}: {error}")
         return self._completed(value)
 

@@ -145,6 +145,8 @@ class Executor:
         held = HeldCall(claimed.run_id, claimed.request.id, claimed.attempt, claimed.lease_ttl_ms)
         lease = Lease(partition, held, sent_s=sent_s, every_s=self._every_s(claimed))
         self._heartbeat.hold(lease)
+        if claimed.attempt > 1 or claimed.job == "verify":
+            self._tell_taken(claimed)
         self._leases[key] = lease
         self._busy += 1
         task = asyncio.create_task(self._run(claimed, lease))
@@ -221,6 +223,7 @@ class Executor:
                     step.ended(ended)
         finally:
             self._busy -= 1
+        self._tell_ended(claimed, ended)
         if not ended.stopped:
             self.unstoppable.append(claimed.request.data["name"])
         await self._deliver.settle(claimed, ended, fence=fence)
@@ -243,6 +246,7 @@ class Executor:
             result_limit_bytes=handler.result_limit_bytes,
             cancel_grace_s=handler.cancel_grace_s,
             on_progress=self._progress(claimed),
+            on_raised=self._tell_raised,
         )
         fence = settings.guard.enabled and settings.guard.fence_results
         if claimed.job == "verify":
@@ -278,8 +282,10 @@ class Executor:
             completed = request.named(id_, ev.LLM_COMPLETED, {**turn, "message": reply.to_json()})
             return Ended(completed)
         except ModelError as error:
+            self._tell_raised(claimed)
             kind, message = type(error).__name__, str(error)
         except Exception as error:  # noqa: BLE001 - a client's own error is the model's failure
+            self._tell_raised(claimed)
             kind, message = "ModelError", f"{type(error).__name__}: {error}"
         return Ended(_model_failed(request, id_, turn, kind, message))
 
@@ -305,6 +311,47 @@ class Executor:
             return None
         call_id = claimed.request.data["call_id"]
         return lambda message, share: watch(claimed.run_id, call_id, message, share)
+
+    # -------------------------------------------------------------------- what is told
+
+    def _tell_taken(self, claimed: Claimed) -> None:
+        how = "asking what became of it" if claimed.job == "verify" else "running it again"
+        message = "%s was lost: %s, attempt %d"
+        self._tell(names.LOG_TAKEN_OVER, claimed, message, _name(claimed), how, claimed.attempt)
+
+    def _tell_ended(self, claimed: Claimed, ended: Ended) -> None:
+        if ended.fenced:
+            message = "%s lost its lease in attempt %d, and was stopped"
+            self._tell(names.LOG_LEASE_LOST, claimed, message, _name(claimed), claimed.attempt)
+        elif ended.unknown:
+            message = "run %s: %s may have acted: aaa show %s"
+            about = (claimed.run_id, _name(claimed), claimed.run_id)
+            self._tell(names.LOG_CALL_UNKNOWN, claimed, message, *about)
+
+    def _tell_raised(self, claimed: Claimed) -> None:
+        self._tell(names.LOG_CALL_RAISED, claimed, "%s raised", _name(claimed), exc_info=True)
+
+    def _tell(
+        self,
+        event: names.LogEvent,
+        claimed: Claimed,
+        message: str,
+        *args: object,
+        exc_info: bool = False,
+    ) -> None:
+        about: dict[str, object] = {
+            "run_id": claimed.run_id,
+            "call_id": claimed.request.data.get("call_id"),
+            "attempt": claimed.attempt,
+            "worker": self._heartbeat.worker,
+        }
+        named = {key: value for key, value in about.items() if key in event.fields}
+        tell(log, event, message, *args, exc_info=exc_info, **named)
+
+
+def _name(claimed: Claimed) -> str:
+    """What runs: a tool by its name, or the model."""
+    return str(claimed.request.data.get("name", "the model"))
 
 
 def _not_begun(claimed: Claimed) -> Ended:

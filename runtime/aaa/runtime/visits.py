@@ -217,8 +217,20 @@ class Visits:
             self._backlog.add(partition)
         if claims.next_expiry_ms is not None:
             self._look_in(partition, claims.next_expiry_ms)
+        for run_id in claims.settled_runs:
+            message = "run %s: a call was lost, and may have acted: aaa show %s"
+            tell(
+                log,
+                names.LOG_CALL_UNKNOWN,
+                message,
+                run_id,
+                run_id,
+                run_id=run_id,
+                worker=self._worker,
+            )
         if self._cluster.term(app, partition) is not None:
-            for run_id in {*claims.settled_runs, *(each.run_id for each in claims.claimed)}:
+            moved = [*claims.settled_runs, *(each.run_id for each in claims.claimed)]
+            for run_id in dict.fromkeys(moved):  # in order: who drives first does not hang on luck
                 self._owner.poke(run_id, app)
 
     async def _hold(self, partition: int, held: Claimed) -> None:

@@ -327,6 +327,16 @@ LOG_CALL_BROKE: Final = LogEvent(
     "aaa.call.broke", logging.ERROR, ("run_id", "call_id", "attempt", "worker")
 )
 
+LOG_CALL_RAISED: Final = LogEvent(
+    "aaa.call.raised", logging.DEBUG, ("run_id", "call_id", "attempt", "worker")
+)
+LOG_TAKEN_OVER: Final = LogEvent(
+    "aaa.call.taken_over", logging.INFO, ("run_id", "call_id", "attempt", "worker")
+)
+LOG_LEASE_LOST: Final = LogEvent(
+    "aaa.call.lease_lost", logging.WARNING, ("run_id", "call_id", "attempt", "worker")
+)
+LOG_CALL_UNKNOWN: Final = LogEvent("aaa.call.unknown", logging.WARNING, ("run_id", "worker"))
 LOG_PROCESS_LOST: Final = LogEvent(
     "aaa.call.process_lost", logging.WARNING, ("run_id", "call_id", "attempt")
 )
@@ -360,6 +370,10 @@ LOG_EVENTS: Final = (
     LOG_RUN_CORRUPT,
     LOG_SETTLE_VERDICT,
     LOG_CALL_BROKE,
+    LOG_CALL_RAISED,
+    LOG_TAKEN_OVER,
+    LOG_LEASE_LOST,
+    LOG_CALL_UNKNOWN,
     LOG_PROCESS_LOST,
     LOG_TOOL_OUTPUT,
     LOG_UNMATCHED,

@@ -1,0 +1,3 @@
+"""Whether this command line asks for tracebacks: ``--debug``, or ``AAA_DEBUG``."""
+
+wanted = False

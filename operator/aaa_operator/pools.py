@@ -200,14 +200,7 @@ def _template(plan: PoolsPlan, standing: Pool, made: Mapping[str, Any]) -> None:
             )
         )
     elif recorded != digest(live):
-        plan.actions.append(
-            PutBack(
-                name=standing.name,
-                resource_version=meta_of(live_deployment).resource_version,
-                template=rendered,
-                reason="the Deployment's template was changed by somebody else",
-            )
-        )
+        plan.actions.append(_put_back(standing, rendered))
     rest = {key: value for key, value in made["spec"].items() if key != "template"}
     if not contains(live_deployment["spec"], rest) or not contains(
         live_deployment.get("metadata"), made["metadata"]
@@ -217,6 +210,24 @@ def _template(plan: PoolsPlan, standing: Pool, made: Mapping[str, Any]) -> None:
         plan.actions.append(
             Apply(object=whole, reason="the Deployment was changed by somebody else")
         )
+
+
+def _put_back(standing: Pool, rendered: Mapping[str, Any]) -> PutBack:
+    return PutBack(
+        name=standing.name,
+        resource_version=meta_of(standing.deployment or {}).resource_version,
+        template=rendered,
+        reason="the Deployment's template was changed by somebody else",
+    )
+
+
+def _edited(standing: Pool) -> Mapping[str, Any] | None:
+    """The template as the revision keeps it, where another one stands in the Deployment."""
+    kept = standing.revision or {}
+    recorded = meta_of(kept).annotations.get(names.LIVE_TEMPLATE) if kept else None
+    template: Mapping[str, Any] | None = kept.get("data", {}).get("template")
+    live = (standing.deployment or {}).get("spec", {}).get("template")
+    return template if recorded is not None and recorded != digest(live) else None
 
 
 def _notes(plan: PoolsPlan, standing: Pool, snapshot: Snapshot) -> None:
@@ -301,6 +312,8 @@ def _idle(plan: PoolsPlan, standing: Pool, snapshot: Snapshot, settings: PoolSet
         if meta.deleting:
             return
         if standing.deployment["spec"].get("replicas", 1) > 0:
+            if (template := _edited(standing)) is not None:
+                plan.actions.append(_put_back(standing, template))
             idle = meta.annotations.get(names.IDLE_SINCE)
             _shrink(plan, standing.name, 0, idle=idle, snapshot=snapshot, settings=settings)
             return

@@ -141,6 +141,19 @@ def test_a_deployment_edited_by_hand_is_put_back_from_its_revision(edit: str) ->
     assert world.get("Deployment", pool)["spec"]["template"] == before
 
 
+def test_a_deployment_edited_while_its_pool_is_idle_is_put_back_too() -> None:
+    """Its pods may still be finishing calls: none of them is to be replaced by something else."""
+    world = World.of(raw_run())
+    pool = world.begin()
+    before = copy.deepcopy(world.get("Deployment", pool)["spec"]["template"])
+    world.objects = {key: raw for key, raw in world.objects.items() if key[0] != "AgentRun"}
+    world.settle()
+    _edited(world, pool, "image")
+    back = [a for a in world.settle() if isinstance(a, act.PutBack)]
+    assert len(back) == 1
+    assert world.get("Deployment", pool)["spec"]["template"] == before
+
+
 def test_a_deployment_edited_before_it_was_first_seen_is_put_back_too() -> None:
     world = World.of(raw_run())
     while not world.of_kind("Deployment"):

@@ -106,6 +106,9 @@ class _Active:
                 self.facts = replace(
                     self.facts, progress=progress, stalled=stalled, accepted=changed
                 )
+                if not progress.ended and names.FINALIZER not in self.run.meta.finalizers:
+                    # Taken off when the chart was uninstalled, or by hand.
+                    self.actions.append(_hold(self.run, "the run goes on"))
                 self.actions += _controls(self.run, progress, self.wished)
                 self.actions += self._required(progress)
 
@@ -128,7 +131,7 @@ class _Active:
                 }
                 self.facts = replace(self.facts, ids=ids)
             case submit.Hold():
-                self.actions.append(_hold(self.run))
+                self.actions.append(_hold(self.run, "about to be submitted"))
             case submit.Create():
                 self.actions.append(_submit(self.run, self.step, policy=self.in_force.hash))
 
@@ -223,12 +226,12 @@ def _write(run: RunSeen, facts: Facts, snapshot: Snapshot) -> list[Action]:
     ]
 
 
-def _hold(run: RunSeen) -> SetFinalizers:
+def _hold(run: RunSeen, reason: str) -> SetFinalizers:
     return SetFinalizers(
         name=run.meta.name,
         resource_version=run.meta.resource_version,
         finalizers=(*run.meta.finalizers, names.FINALIZER),
-        reason="about to be submitted",
+        reason=reason,
     )
 
 

@@ -51,6 +51,19 @@ def test_from_an_object_to_its_end_and_then_nothing_is_left_to_do() -> None:
     assert world.plan().actions == []
 
 
+def test_a_run_that_goes_on_after_a_new_installation_is_held_again() -> None:
+    """Uninstalling takes the finalizer off; without it a deletion would leave the run going."""
+    world = World.of(raw_run())
+    world.begin()
+    raw = world.get("AgentRun", "refund")
+    raw["metadata"]["finalizers"] = ["example.org/other"]
+    world.put(raw)
+    world.settle()
+    held = world.get("AgentRun", "refund")["metadata"]["finalizers"]
+    assert held == ["example.org/other", names.FINALIZER]
+    assert world.created == ["run.refund.uid-refund"]
+
+
 def test_every_step_can_be_the_operators_last_and_the_run_still_begins_once() -> None:
     steps = len(_begun(World.of(raw_run()), stop_after=None))
     for stop in range(steps):

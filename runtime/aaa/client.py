@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from aaa import events as ev
 from aaa import ids
@@ -19,7 +19,14 @@ from aaa.catalogue import Catalogue as Catalogue  # noqa: PLC0414 - re-exported
 from aaa.catalogue import ToolLayers as ToolLayers  # noqa: PLC0414 - re-exported
 from aaa.catalogue import decode as _catalogue
 from aaa.clock import SYSTEM_CLOCK, Clock
-from aaa.errors import CallNotFound, DecisionRefused, RunDeleted, RunNotFound, StoreUnavailable
+from aaa.errors import (
+    CallNotFound,
+    ConfigError,
+    DecisionRefused,
+    RunDeleted,
+    RunNotFound,
+    StoreUnavailable,
+)
 from aaa.events import Event
 from aaa.overview import OpenCall as OpenCall  # noqa: PLC0414 - re-exported
 from aaa.overview import Overview as Overview  # noqa: PLC0414 - re-exported
@@ -33,7 +40,12 @@ from aaa.store.port import Member as Member  # noqa: PLC0414 - re-exported
 from aaa.store.port import Members as Members  # noqa: PLC0414 - re-exported
 from aaa.store.port import RunInfo as RunInfo  # noqa: PLC0414 - re-exported
 from aaa.store.redis_acl import acl_rule as acl_rule  # noqa: PLC0414 - re-exported
+from aaa.store.redis_acl import password_digest as password_digest  # noqa: PLC0414 - re-exported
+from aaa.store.redis_acl import tenant_url as tenant_url  # noqa: PLC0414 - re-exported
 from aaa.telemetry import RunTraces, Telemetry
+
+if TYPE_CHECKING:
+    from aaa.store.redis.users import RedisUsers
 
 #: How long an approval holds until the call is claimed, unless said otherwise.
 APPROVAL_FOR_S: Final = 86_400.0
@@ -180,6 +192,16 @@ class Client:
             self._renewer = self.store.renewer()
         pulse = port.Pulse(worker=name, apps=(), ttl_ms=round(ttl_s * 1000))
         await asyncio.to_thread(self._renewer.pulse, pulse)
+
+    @property
+    def users(self) -> RedisUsers:
+        """The server's users that are limited to this store. Raises :class:`ConfigError` for a store
+        that has none: all but Redis.
+        """
+        users: RedisUsers | None = getattr(self.store, "users", None)
+        if users is None:
+            raise ConfigError("this store has no users; only Redis and Valkey have")
+        return users
 
     async def close(self) -> None:
         """Close the store."""

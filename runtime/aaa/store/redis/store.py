@@ -36,6 +36,7 @@ from aaa.store.redis.library import library, missing
 from aaa.store.redis.link import Link, Reply, packed
 from aaa.store.redis.nodes import Nodes, nodes_of
 from aaa.store.redis.renewer import RedisRenewer
+from aaa.store.redis.users import RedisUsers
 from aaa.store.redis.wakes import Wakes
 
 #: The layout of keys and rows. A reader older than ``min_reader`` refuses the store.
@@ -374,6 +375,11 @@ class RedisEventStore:
     def renewer(self) -> RedisRenewer:
         """See the port."""
         return RedisRenewer(self._address, partitions=self.partitions)
+
+    @property
+    def users(self) -> RedisUsers:
+        """The server's users that are limited to this store; for who may make users."""
+        return RedisUsers(self._nodes, prefix=self._address.prefix, where=self._address.shown)
 
 
 def _needs_replicas(committed: Committed) -> bool:

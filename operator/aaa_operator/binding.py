@@ -14,14 +14,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aaa.errors import ConfigError, PolicyConflict
+from aaa.errors import AAAError, ConfigError, PolicyConflict
 from aaa.policy import PolicyLayers, ToolPolicyRules, compile_settings
-from aaa_operator.observe import PolicySeen, Problem, Raw, RunSeen
+from aaa_operator.observe import PolicySeen, PoolCode, Problem, Raw, RunSeen
 
 #: A ConfigMap holds at most 1 MiB; the rest is for its metadata.
 MAX_CONFIG_BYTES: Final = 900 * 1024
 #: A tool's name that no entry of any policy names: it shows what is said about all others.
 _ANY_TOOL: Final = "aaa-unlisted-tool"
+#: The reason where a policy does not fit the tools' own code.
+MERGE_REFUSED: Final = "MergeRefused"
+_MAX_MERGED: Final = 1_024
+#: By the hash of layers and the digest of a pool's code: thousands of runs ask the same.
+_MERGED: Final[dict[tuple[str, str], Problem | None]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,15 @@ class Binding:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(policy.name for policy in self.layers.policies)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The policies of an active run, by name, and what its pool's workers make of them."""
+
+    policies: tuple[str, ...]
+    pool: str
+    acknowledged: bool
 
 
 def bind(
@@ -73,6 +87,43 @@ def conflict(layers: PolicyLayers) -> Problem | None:
             compile_settings(tool, policies=layers.policies)
         except PolicyConflict as error:
             return Problem("PolicyConflict", f"{error}; change one of them")
+    return None
+
+
+def against(layers: PolicyLayers, code: PoolCode) -> Problem | None:
+    """What the policies say that does not fit what the tools' own code says.
+
+    The message names the layers' hash: the verdict holds for these and for no others.
+    """
+    key = (layers.hash, code.digest)
+    if key not in _MERGED:
+        if len(_MERGED) >= _MAX_MERGED:
+            _MERGED.clear()
+        _MERGED[key] = _merged(layers, code)
+    return _MERGED[key]
+
+
+def judged_before(run: RunSeen, layers: PolicyLayers) -> Problem | None:
+    """The verdict of :func:`against` that the run's status holds, if it is about these layers.
+
+    A pool that is not to be used goes, and with it the word of its workers.
+    """
+    for found in run.status.get("conditions") or ():
+        if found.get("type") == "PolicyResolved" and found.get("reason") == MERGE_REFUSED:
+            message = str(found.get("message", ""))
+            return Problem(MERGE_REFUSED, message) if layers.hash[:12] in message else None
+    return None
+
+
+def _merged(layers: PolicyLayers, code: PoolCode) -> Problem | None:
+    for tool in code.tools:
+        try:
+            tool.settings(layers.policies)
+        except AAAError as error:
+            return Problem(
+                MERGE_REFUSED,
+                f"{error}; change the policy (this is said of policy hash {layers.hash[:12]})",
+            )
     return None
 
 

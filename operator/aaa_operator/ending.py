@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from aaa_operator import names
 from aaa_operator.actions import Action, Control, Delete, SetFinalizers
-from aaa_operator.binding import layers_in
+from aaa_operator.binding import Bound, layers_in
 from aaa_operator.observe import Progress, RunSeen, Snapshot, ms_of
 from aaa_operator.pools import Demand
 from aaa_operator.render import pool_of_revision
@@ -28,8 +28,7 @@ class RunPlan:
 
     actions: tuple[Action, ...] = ()
     demand: Demand | None = None
-    bound: tuple[str, ...] = ()
-    acknowledged: bool = False
+    bound: Bound | None = None
     again_in_ms: int | None = None
 
 

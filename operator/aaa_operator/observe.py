@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from aaa.errors import ConfigError, ManifestError
 from aaa.manifest import AgentRun, ToolDecision, ToolPolicy, parse_manifest
@@ -169,6 +169,24 @@ class Progress:
         return self.status != "open"
 
 
+class ToolCode(Protocol):
+    """What a pool's image itself says about one of its tools."""
+
+    @property
+    def name(self) -> str: ...
+
+    def settings(self, policies: Sequence[ToolPolicyRules]) -> object:
+        """The merge under these policies; raises :class:`AAAError` for one that is invalid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolCode:
+    """All tools of a pool's image, from its workers' catalogues. Equal digests, equal tools."""
+
+    digest: str
+    tools: tuple[ToolCode, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSeen:
     """The namespace's store. While ``problem`` stands nothing else in it means anything."""
@@ -183,6 +201,8 @@ class StoreSeen:
     apps: Mapping[str, str] = field(default_factory=dict)
     #: Policy hashes that every live worker of the pool has read, by pool.
     acknowledged: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: What the image's code says, by pool; absent while no worker lives that says all of it.
+    code: Mapping[str, PoolCode] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def plan(snapshot: Snapshot, settings: PoolSettings) -> Plan:
             found.again(each.again_in_ms)
     if pools.again_in_ms is not None:
         found.again(pools.again_in_ms)
-    bound = [(each.bound, each.acknowledged) for each in plans if each.bound]
+    bound = [each.bound for each in plans if each.bound is not None and each.bound.policies]
     found.actions += plan_policies(snapshot, bound)
     found.actions += plan_decisions(snapshot)
     return found

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from aaa.policy import PolicyLayers
 from aaa_operator import names, submit
 from aaa_operator.actions import Action, Require, SetFinalizers, Submit, WriteStatus
-from aaa_operator.binding import Binding, bind, layers_in
+from aaa_operator.binding import Binding, Bound, against, bind, judged_before, layers_in
 from aaa_operator.ending import RunPlan, calls_of, control, deleting, finished
 from aaa_operator.observe import Problem, Progress, RunSeen, Snapshot
 from aaa_operator.pools import Demand, pool_state
@@ -83,8 +83,11 @@ class _Active:
         return RunPlan(
             actions=tuple(self.actions),
             demand=self._demand(),
-            bound=self.binding.names,
-            acknowledged=self.acknowledged and self.binding.problem is None,
+            bound=Bound(
+                policies=self.binding.names,
+                pool=self.pool.name,
+                acknowledged=self.acknowledged and self.binding.problem is None,
+            ),
             again_in_ms=_counters_due(self.run, self.snapshot) if self.progress else None,
         )
 
@@ -177,6 +180,14 @@ def _policy(run: RunSeen, pool: PoolPlan, snapshot: Snapshot) -> tuple[Binding, 
     last = (run.status.get("policy") or {}).get("hash")
     previous = layers_in(seen.config if seen else None, last) if run.started else None
     binding = bind(run, snapshot.policies, previous=previous)
+    if binding.problem is None and binding.names:
+        code = snapshot.store.code.get(pool.name)
+        refused = (
+            against(binding.layers, code)
+            if code is not None
+            else judged_before(run, binding.layers)
+        )
+        binding = replace(binding, problem=refused)
     if run.started and binding.problem is not None and previous is not None:
         return binding, previous
     return binding, binding.layers

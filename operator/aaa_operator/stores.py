@@ -7,14 +7,23 @@ store that cannot be reached for a moment is no news; after :data:`GRACE_MS` it 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, cast
 
-from aaa.client import Client, Member, Members, OpenCall, Overview, open_client
+from aaa.client import (
+    Client,
+    Member,
+    Members,
+    OpenCall,
+    Overview,
+    ToolLayers,
+    catalogue_of,
+    open_client,
+)
 from aaa.errors import AAAError, RunDeleted, StoreUnavailable
 from aaa_operator.frozen import Look
-from aaa_operator.observe import CallSeen, PodSeen, Problem, Progress, StoreSeen
+from aaa_operator.observe import CallSeen, PodSeen, PoolCode, Problem, Progress, StoreSeen
+from aaa_operator.render import digest
 
 #: How long a store may be out of reach before anybody is told.
 GRACE_MS: Final = 10_000
@@ -110,6 +119,7 @@ class StoreWatch:
             deleted=frozenset(deleted),
             apps=apps_of(members.members),
             acknowledged=acknowledged_of(members.members),
+            code=code_of(members.members),
         )
 
     async def _opened(self, url: str) -> Client:
@@ -156,11 +166,31 @@ def apps_of(members: Iterable[Member]) -> dict[str, str]:
     return {app.partition("/")[0]: app for app in names}
 
 
+def code_of(members: Iterable[Member]) -> Mapping[str, PoolCode]:
+    """By pool: the tools of its image, where its live workers name all of them."""
+    found: dict[str, dict[str, ToolLayers]] = {}
+    partly: set[str] = set()
+    for member in members:
+        said = catalogue_of(member)
+        for pool in {app.partition("/")[0] for app in member.apps}:
+            found.setdefault(pool, {}).update({tool.name: tool for tool in said.tools})
+            partly |= set() if said.complete else {pool}
+    return {
+        pool: PoolCode(digest=_digest(tools), tools=tuple(tools[name] for name in sorted(tools)))
+        for pool, tools in found.items()
+        if pool not in partly
+    }
+
+
+def _digest(tools: Mapping[str, ToolLayers]) -> str:
+    return digest([tools[name].to_json() for name in sorted(tools)])
+
+
 def acknowledged_of(members: Iterable[Member]) -> Mapping[str, frozenset[str]]:
     """By pool: the policy hashes that every one of its live workers says it has read."""
     found: dict[str, frozenset[str]] = {}
     for member in members:
-        said = _policies(member.info)
+        said = catalogue_of(member).policies
         for pool in {app.partition("/")[0] for app in member.apps}:
             found[pool] = said & found.get(pool, said)
     return found
@@ -178,15 +208,6 @@ def url_in(text: str, *, where: str) -> str | Problem:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         return Problem("StoreUrlRefused", f"{where} does not begin with one of {known}")
     return text
-
-
-def _policies(info: bytes) -> frozenset[str]:
-    try:
-        said = json.loads(info)
-    except ValueError:
-        return frozenset()
-    hashes = said.get("policies", ()) if isinstance(said, dict) else ()
-    return frozenset(each for each in hashes if isinstance(each, str))
 
 
 def _call(call: OpenCall) -> CallSeen:

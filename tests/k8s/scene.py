@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aaa.client import input_digest
+from aaa.client import ToolLayers, input_digest
 from aaa_operator import actions as act
 from aaa_operator import names
 from aaa_operator.observe import (
     Pool,
+    PoolCode,
     Problem,
     Progress,
     Snapshot,
@@ -321,6 +322,11 @@ class World:
             apps={**self.store.apps, pool: f"{pool}/loop@1/none"},
             acknowledged={**self.store.acknowledged, pool: hashes},
         )
+
+    def code_is(self, pool: str, *tools: ToolLayers) -> None:
+        """The pool's workers say which tools their image has."""
+        said = PoolCode(digest=repr(tools), tools=tools)
+        self.store = replace(self.store, code={**self.store.code, pool: said})
 
     def record(self, name: str = "refund") -> str:
         """Go on until the run has its id, and no further. Its pool."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from aaa.client import ToolLayers
 from aaa.policy import PolicyLayers
-from aaa_operator.binding import bind, config_data, conflict, layers_in
-from aaa_operator.observe import policy_of, run_of
+from aaa_operator.binding import against, bind, config_data, conflict, layers_in
+from aaa_operator.observe import PoolCode, policy_of, run_of
 from k8s.scene import World, raw_policy, raw_run
 
 AT_MOST_ONCE = [{"name": "refund", "delivery": "AtMostOnce"}]
@@ -222,3 +224,80 @@ def test_layers_that_were_edited_by_hand_are_not_believed() -> None:
     for text in ("{", '{"policies": []}', '{"policies": [], "x": 1}'):
         assert layers_in({"data": dict.fromkeys(data, text)}, layers.hash) is None
     assert layers_in(None, layers.hash) is None
+
+
+REFUND = ToolLayers(name="refund", schema="s", decorator={"lease_ttl_s": 5.0})
+
+
+def test_an_entry_that_no_tool_matches_is_said_and_goes_when_the_tool_is_there() -> None:
+    """A misspelt name must not read as protection."""
+    entries = [{"name": "refnd", "requiresApproval": True}, {"name": "re*", "maxAttempts": 2}]
+    world = World.of(raw_run(), raw_policy(tools=entries))
+    pool = world.begin()
+    assert world.condition("ToolsMatched", "payments", "ToolPolicy") == "Unknown/AwaitingWorkers"
+    world.code_is(pool, REFUND)
+    world.settle()
+    assert world.condition("ToolsMatched", "payments", "ToolPolicy") == "False/UnmatchedTools"
+    assert world.status("payments", "ToolPolicy")["unmatchedTools"] == ["refnd"]
+    said = world.message("ToolsMatched", "payments", "ToolPolicy")
+    assert said.startswith("refnd: no tool of a bound run has such a name")
+    assert said.endswith("(their tools are refund)")
+    world.store = replace(world.store, code={})  # scaled to zero: what was found still holds
+    world.settle()
+    assert world.status("payments", "ToolPolicy")["unmatchedTools"] == ["refnd"]
+    world.code_is(pool, REFUND, ToolLayers(name="refnd", schema="s"))
+    world.settle()
+    assert world.condition("ToolsMatched", "payments", "ToolPolicy") == "True/Matched"
+    assert "unmatchedTools" not in world.status("payments", "ToolPolicy")
+    assert world.plan().actions == []
+
+
+def test_a_policy_that_does_not_fit_the_code_keeps_a_run_from_beginning_until_it_is_changed() -> (
+    None
+):
+    world = World.of(raw_run(), raw_policy(tools=[{"name": "refund", "heartbeatSeconds": 9}]))
+    world.settle()
+    pool = str(world.status()["pool"]["name"])
+    world.code_is(pool, REFUND)
+    world.workers_speak(pool)
+    world.settle()
+    assert world.created == []
+    assert world.condition("PolicyResolved") == "False/MergeRefused"
+    assert "heartbeat_s" in world.message("PolicyResolved")
+    world.now_ms += 3_600_000  # the pool goes, and its workers' word with it: the verdict stays
+    world.store = replace(world.store, code={}, apps={}, acknowledged={})
+    world.settle()
+    world.now_ms += 3_600_000
+    world.settle()
+    assert world.of_kind("Deployment") == []
+    assert world.condition("PolicyResolved") == "False/MergeRefused"
+    world.put(raw_policy(tools=[{"name": "refund", "heartbeatSeconds": 1}]))
+    world.settle()
+    world.code_is(pool, REFUND)
+    world.begin()
+    assert world.condition("PolicyResolved") == "True/Resolved"
+
+
+def test_a_policy_that_stops_fitting_leaves_the_former_one_in_force() -> None:
+    world = World.of(raw_run(), raw_policy(tools=AT_MOST_ONCE))
+    pool = world.begin()
+    world.code_is(pool, REFUND)
+    hash_ = world.status()["policy"]["hash"]
+    world.put(raw_policy(tools=[{"name": "refund", "heartbeatSeconds": 9}]))
+    world.settle()
+    assert world.status()["policy"]["hash"] == hash_
+    assert world.condition("PolicyResolved") == "False/MergeRefused"
+    assert list(world.get("ConfigMap", f"{pool}-policy")["data"]) == [f"{hash_}.json"]
+
+
+def test_a_default_of_the_namespace_loosens_nothing_that_the_code_protects_and_an_entry_does() -> (
+    None
+):
+    """What the operator says is what the worker does: one and the same merge."""
+    pay = ToolLayers(name="pay", schema="s", decorator={"delivery": "at_most_once"})
+    default = policy_of(raw_policy("a", defaults={"delivery": "AtLeastOnce"})).rules
+    entry = policy_of(raw_policy("b", tools=[{"name": "pay", "delivery": "AtLeastOnce"}])).rules
+    assert default is not None and entry is not None  # noqa: PT018 - narrows both
+    assert pay.settings([default]).guard.delivery == "at_most_once"
+    assert pay.settings([entry]).guard.delivery == "at_least_once"
+    assert against(PolicyLayers(policies=[entry]), PoolCode(digest="d", tools=(pay,))) is None

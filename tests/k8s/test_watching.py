@@ -10,7 +10,7 @@ from aaa_operator.cluster import Around, Cluster
 from aaa_operator.main import Operator, registry_for
 from aaa_operator.observe import Problem, StoreSeen
 from aaa_operator.settings import Settings
-from aaa_operator.stores import acknowledged_of, apps_of, pod_of_worker, url_in
+from aaa_operator.stores import acknowledged_of, apps_of, code_of, pod_of_worker, url_in
 from k8s.scene import NOW_MS, SETTINGS, raw_decision, raw_pod, raw_policy, raw_run
 
 
@@ -34,6 +34,23 @@ def test_a_hash_is_acknowledged_when_every_live_worker_of_the_pool_has_read_it()
         "p4": frozenset(),
     }
     assert apps_of(members)["p1"] == "p1/loop@1/x"
+
+
+def test_what_a_pools_code_says_is_known_when_its_workers_say_all_of_it() -> None:
+    look = '{"name": "look", "schema": "s"}'
+    pay = '{"name": "pay", "schema": "s", "decorator": {"delivery": "at_most_once"}}'
+    members = [
+        _member("a", "p1/loop@1/x", info=f'{{"policies": [], "tools": [{pay}, {look}]}}'),
+        _member("b", "p1/loop@1/x", info=f'{{"policies": [], "tools": [{look}, {pay}]}}'),
+        _member("c", "p2/loop@1/x", info=f'{{"policies": [], "tools": [{look}], "left_out": 1}}'),
+        _member("d", "p3/loop@1/x", info="not json"),
+        _member("canary"),
+    ]
+    code = code_of(members)
+    assert {pool: [tool.name for tool in said.tools] for pool, said in code.items()} == {
+        "p1": ["look", "pay"]
+    }
+    assert code["p1"].digest == code_of(members[1:2])["p1"].digest
 
 
 def test_a_worker_is_found_in_its_pod_by_its_name() -> None:

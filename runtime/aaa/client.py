@@ -364,6 +364,18 @@ class Client:
             raise RunNotFound(f"there is no run {run_id!r} in this store")
         return isinstance(verdict, port.Done) and verdict.count > 0
 
+    async def accept_loss(self, *, by: str, restored: bool = False) -> int:
+        """Accept that the store lost writes: every open tool call becomes unknown (G23).
+
+        ``restored`` says so of a store that no worker has noticed to have gone back. ``by`` is
+        recorded with each call; returns how many there are.
+        """
+        accept, changed = port.AcceptLoss(by=by, force=restored), 0
+        for partition in range(self.store.partitions):
+            verdict = await self._send(partition, accept)
+            changed += verdict.count if isinstance(verdict, port.Done) else 0
+        return changed
+
     # ------------------------------------------------------------------------ inside
 
     async def _of(self, run_id: str | None, *, status: str) -> list[RunInfo]:
@@ -409,7 +421,9 @@ class Client:
         raise DecisionRefused(f"{what}: {_said(verdict)}")
 
     async def _commit(self, run_id: str, operation: port.Operation) -> port.Verdict:
-        partition = ids.partition_of(run_id, self.store.partitions)
+        return await self._send(ids.partition_of(run_id, self.store.partitions), operation)
+
+    async def _send(self, partition: int, operation: port.Operation) -> port.Verdict:
         for tried in range(TRIES):
             try:
                 return (await self.store.commit(partition, [operation])).verdicts[0]

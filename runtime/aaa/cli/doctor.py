@@ -12,7 +12,7 @@ from aaa.cli.options import ByOption, JsonOption, StoreOption, said_by
 if TYPE_CHECKING:
     from aaa.client import Client
     from aaa.store import EventStore
-    from aaa.store.port import AcceptLoss, StoreInfo
+    from aaa.store.port import StoreInfo
 
 #: Runs that are counted at most.
 COUNTED: Final = 10_000
@@ -51,21 +51,22 @@ def doctor(
       aaa doctor --store redis://localhost:6379/0 --accept-loss --restored --by ann
     """
     from aaa.errors import ConfigError
-    from aaa.store.port import AcceptLoss
 
     if restored and not accept_loss:
         raise ConfigError("--restored goes with --accept-loss: it says which loss is accepted")
-    operation = AcceptLoss(by=said_by(by), force=restored) if accept_loss else None
-    return loop.run(_doctor(store, strict=strict, accept=operation, json=json))
+    accept = said_by(by) if accept_loss else None
+    return loop.run(_doctor(store, strict=strict, accept=accept, restored=restored, json=json))
 
 
-async def _doctor(store: str | None, *, strict: bool, accept: AcceptLoss | None, json: bool) -> int:
+async def _doctor(
+    store: str | None, *, strict: bool, accept: str | None, restored: bool, json: bool
+) -> int:
     from aaa.cli import screen
     from aaa.cli.stores import looking, tail
 
     async with looking(store) as client:
         info = await client.store.open()
-        unknown = await _accept_loss(client.store, accept) if accept else None
+        unknown = await client.accept_loss(by=accept, restored=restored) if accept else None
         behind = await _behind(client.store)
         counts = await _counts(client)
     told = _told(info, counts, behind=behind, unknown=unknown)
@@ -75,17 +76,6 @@ async def _doctor(store: str | None, *, strict: bool, accept: AcceptLoss | None,
         _print(told, tail(store))
     bad = bool(behind) or (strict and bool(info.warnings))
     return exits.NO_STORE if bad else exits.DONE
-
-
-async def _accept_loss(store: EventStore, accept: AcceptLoss) -> int:
-    """How many calls became unknown."""
-    from aaa.store.port import Done
-
-    changed = 0
-    for partition in range(store.partitions):
-        verdict = (await store.commit(partition, [accept])).verdicts[0]
-        changed += verdict.count if isinstance(verdict, Done) else 0
-    return changed
 
 
 async def _behind(store: EventStore) -> list[int]:

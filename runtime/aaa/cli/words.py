@@ -110,9 +110,9 @@ def _tool_completed(data: dict[str, Any]) -> Line:
 
 
 def _tool_failed(data: dict[str, Any]) -> Line:
-    return Line(
-        subject_of(data), f"failed: {short(data['error'], 60)}", short(data["message"]), "bad"
-    )
+    accepted = f", a loss that {data['accepted_by']} accepted" if "accepted_by" in data else ""
+    words = f"failed: {short(data['error'], 60)}{accepted}"
+    return Line(subject_of(data), words, short(data["message"]), "bad")
 
 
 def _fenced(data: dict[str, Any]) -> Line:

@@ -106,14 +106,20 @@ def claim(rows: Rows, op: port.Claim) -> port.Verdict:
     )
 
 
-def lose(rows: Rows, run: Run, call: Call, step: Step = Step.LOST) -> None:
-    """Write the one result of a call whose attempt was lost (G4, G5)."""
+def lose(
+    rows: Rows, run: Run, call: Call, step: Step = Step.LOST, *, accepted_by: str = ""
+) -> None:
+    """Write the one result of a call whose attempt was lost (G4, G5).
+
+    ``accepted_by`` is the person who accepted that the store lost writes (G23).
+    """
     unknown = step is Step.LOST
     tool = call.queue.startswith(port.TOOL_QUEUE)
     error = "OutcomeUnknown" if unknown else "ExecutionAbandoned"
     text = UNKNOWN_TEXT if unknown else ABANDONED_TEXT
+    accepted = f'"accepted_by":{json_text(accepted_by)},' if accepted_by else ""
     raw = (
-        f'{{"attempt":{call.attempt},"call_id":{call.call_json},"effect":"unknown",'
+        f'{{{accepted}"attempt":{call.attempt},"call_id":{call.call_json},"effect":"unknown",'
         f'"error":"{error}","message":{json_text(text)},"name":{call.name_json}}}'
     )
     add_event(

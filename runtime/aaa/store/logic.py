@@ -456,7 +456,7 @@ def _accept_loss(rows: Rows, op: port.AcceptLoss) -> port.Verdict:
     for call in list(rows.open_calls()):
         run = rows.run(call.run_id)
         if run is not None and call.queue.startswith(port.TOOL_QUEUE):
-            claims.lose(rows, run, call)
+            claims.lose(rows, run, call, accepted_by=op.by)
             count += 1
     meta.mark, meta.behind = max(meta.mark, meta.behind) + 1, 0
     rows.save_meta(meta)

@@ -322,7 +322,7 @@ class AcceptLoss:
 
     That includes calls that wait for an approval: it may have been given, used and lost. ``force``
     is for a backup that was restored while nobody was there to notice: without it, a store that
-    is not known to have gone back is left as it is.
+    is not known to have gone back is left as it is. ``by`` stands in each such call's result.
     """
 
     by: str

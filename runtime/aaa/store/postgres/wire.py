@@ -116,7 +116,7 @@ def _operation(op: Operation, raws: list[bytes], sessions: Mapping[str, int]) ->
         case port.Delete():
             return {"op": "delete", "run": op.run_id, "force": op.force}
         case port.AcceptLoss():
-            return {"op": "accept_loss", "force": op.force}
+            return {"op": "accept_loss", "force": op.force, "by_json": json_text(op.by)}
 
 
 def _append(op: port.Append, raws: list[bytes], sessions: Mapping[str, int]) -> Json:

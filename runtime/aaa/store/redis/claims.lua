@@ -95,10 +95,11 @@ function claims.claim_opened(tx, run, opened, offer)
 end
 
 -- Write the one result of a call whose attempt was lost (G4, G5).
-function claims.lose(tx, run, call, step)
+function claims.lose(tx, run, call, step, by_json)
   local unknown, tool = step == 'lost', is_tool(call.queue)
   local raw = table.concat({
-    string.format('{"attempt":%d,"call_id":', call.attempt), call.call_json,
+    '{', by_json and '"accepted_by":' .. by_json .. ',' or '',
+    string.format('"attempt":%d,"call_id":', call.attempt), call.call_json,
     ',"effect":"unknown","error":"', unknown and 'OutcomeUnknown' or 'ExecutionAbandoned',
     '","message":', unknown and K.UNKNOWN_JSON or K.ABANDONED_JSON,
     ',"name":', call.name_json, '}',

@@ -64,7 +64,7 @@ def _ownership(op: port.Own | port.Disown | port.Take | port.AcceptLoss) -> Fiel
                 b"take", _name(op.app), _name(op.worker), b"%d" % op.term, b"%d" % op.limit,
             ]  # fmt: skip
         case port.AcceptLoss():
-            return [b"accept_loss", _flag(op.force)]
+            return [b"accept_loss", _flag(op.force), json_text(op.by).encode()]
 
 
 def _append(op: port.Append) -> Fields:

@@ -381,7 +381,7 @@ local function accept_loss(tx, op)
   local count = 0
   for _, call in ipairs(rows.open_calls(tx)) do
     if claims.is_tool(call.queue) then
-      claims.lose(tx, call.run, call, 'lost')
+      claims.lose(tx, call.run, call, 'lost', op.by_json)
       count = count + 1
     end
   end

@@ -134,7 +134,7 @@ local OPERATIONS = {
     return {app = take(), worker = take(), term = number(take), limit = number(take)}
   end,
   delete = function(take) return {run_id = take(), force = flag(take)} end,
-  accept_loss = function(take) return {force = flag(take)} end,
+  accept_loss = function(take) return {force = flag(take), by_json = take()} end,
 }
 
 function wire.operation(take)

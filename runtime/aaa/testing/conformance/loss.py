@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aaa import events as ev
+from aaa import ids
 from aaa.store import port
 from aaa.store.port import Entry, Why
 from aaa.testing.conformance.cases import case
@@ -100,6 +101,7 @@ async def an_accepted_loss_makes_open_tool_calls_unknown(s: Scene) -> None:
     assert (await s.one(port.AcceptLoss(by="me"), port.Done, seen=FAR)).count == 3
     failed = [event for event in await s.store.read(run) if event.type == ev.TOOL_FAILED]
     assert [event.data["error"] for event in failed] == ["OutcomeUnknown"] * 3
+    assert [event.data["accepted_by"] for event in failed] == ["me"] * 3
     info = await s.info(run)
     assert (info.unknown, info.awaiting) == (3, 0)
     assert (await s.settle(one, "w1")).verdict == "stale"
@@ -121,9 +123,12 @@ async def there_is_no_loss_to_accept_in_a_sound_store(s: Scene) -> None:
 async def a_loss_that_nobody_noticed_is_accepted_by_force(s: Scene) -> None:
     """A backup was restored while no worker ran: a person says so, and open calls are unknown."""
     request = await s.call()
-    assert (await s.one(port.AcceptLoss(by="me", force=True), port.Done)).count == 1
+    by = 'Åsa "the boss"'
+    assert (await s.one(port.AcceptLoss(by=by, force=True), port.Done)).count == 1
     assert not (await s.claim("w1")).claimed
-    assert (await s.store.read(request.run_id))[-1].data["error"] == "OutcomeUnknown"
+    failed = (await s.store.read(request.run_id))[-1]
+    assert (failed.data["error"], failed.data["accepted_by"]) == ("OutcomeUnknown", by)
+    assert failed.raw == ids.canonical(failed.data)
 
 
 _MODEL = {"call_id": "m", "name": "model"}

@@ -62,14 +62,18 @@ BEGIN
 END $$;
 
 -- Write the one result of a call whose attempt was lost (G4, G5). Saves call and run.
-CREATE OR REPLACE FUNCTION fn_lose(r runs, c calls, step text, now_ms bigint) RETURNS void
+-- `by_json`: the person who accepted that the store lost writes, or NULL (G23).
+CREATE OR REPLACE FUNCTION fn_lose(
+    r runs, c calls, step text, now_ms bigint, by_json text DEFAULT NULL
+) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     tool boolean := starts_with(c.queue, 'tool/');
 BEGIN
     r := fn_add_event(r, c.request_id || ':result',
         CASE WHEN tool THEN 'aaa.tool.failed' ELSE 'aaa.llm.failed' END,
-        convert_to('{"attempt":' || c.attempt || ',"call_id":' || c.call_json
+        convert_to('{' || coalesce('"accepted_by":' || by_json || ',', '')
+            || '"attempt":' || c.attempt || ',"call_id":' || c.call_json
             || ',"effect":"unknown","error":"'
             || CASE WHEN step = 'lost' THEN 'OutcomeUnknown' ELSE 'ExecutionAbandoned' END
             || '","message":'

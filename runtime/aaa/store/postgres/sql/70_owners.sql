@@ -120,7 +120,7 @@ BEGIN
     LOOP
         SELECT * INTO r FROM runs WHERE partition = p AND run_id = c.run_id;
         CONTINUE WHEN NOT FOUND;
-        PERFORM fn_lose(r, c, 'lost', now_ms);
+        PERFORM fn_lose(r, c, 'lost', now_ms, op->>'by_json');
         lost := lost + 1;
     END LOOP;
     UPDATE partitions SET mark = greatest(mark, behind) + 1, behind = 0 WHERE partition = p;

@@ -116,12 +116,24 @@ class Cluster:
         return any(not _judged(one) for one in found)
 
     def runs_to_decide(self, namespace: str) -> set[str]:
-        """The names of the AgentRuns about which a decision may still have to be taken."""
-        found = self._namespaces.get(namespace, _Namespace()).decisions.values()
+        """The names of the AgentRuns about which a decision may still have to be taken, or was
+        taken and is not seen in their status yet.
+        """
+        seen = self._namespaces.get(namespace, _Namespace())
+        open_calls = {
+            (run.meta.name, call.get("callId"))
+            for run in seen.runs.values()
+            for call in run.status.get("unknownOutcomes") or ()
+        }
+        specs = [
+            (one.manifest.spec, _judged(one))
+            for one in seen.decisions.values()
+            if one.manifest is not None
+        ]
         return {
-            one.manifest.spec.run_ref.name
-            for one in found
-            if one.manifest is not None and not _judged(one)
+            spec.run_ref.name
+            for spec, judged in specs
+            if not judged or (spec.run_ref.name, spec.call_id) in open_calls
         }
 
     def snapshot(

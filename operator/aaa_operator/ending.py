@@ -6,16 +6,18 @@ no longer waits, or five minutes after the drain's deadline, whatever the store 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from aaa_operator import names
-from aaa_operator.actions import Action, Control, Delete, SetFinalizers
+from aaa_operator.actions import Action, Control, Delete, SetFinalizers, WriteStatus
 from aaa_operator.binding import Bound, layers_in
 from aaa_operator.observe import Progress, RunSeen, Snapshot, ms_of
 from aaa_operator.pools import Demand
 from aaa_operator.render import pool_of_revision
 from aaa_operator.settings import PoolSettings
+from aaa_operator.status import late_status
 
 #: Milliseconds after a drain's deadline at which a deletion ends whatever the store says.
 RELEASE_AFTER_MS: Final = 300_000
@@ -36,6 +38,11 @@ def finished(run: RunSeen, snapshot: Snapshot) -> RunPlan:
     """Release it; and delete it when its time has come."""
     if names.FINALIZER in run.meta.finalizers:
         return RunPlan(actions=(release(run, "the run has ended"),))
+    progress = snapshot.store.runs.get(run.run_id or "")
+    if progress is not None and snapshot.store.problem is None:
+        status = late_status(run, progress, now_ms=snapshot.now_ms)
+        if status != run.status:
+            return RunPlan(actions=(write(run, status, "what people have found out"),))
     spec = run.manifest.spec if run.manifest else None
     ended_ms = ms_of(run.status.get("completionTime"))
     if spec is None or spec.ttl_seconds_after_finished is None or ended_ms is None:
@@ -111,6 +118,18 @@ def control(run: RunSeen, verb: Literal["cancel", "suspend", "resume"], reason: 
     if run.run_id is None:
         raise AssertionError(f"{verb} of a run without an id")
     return Control(run_id=run.run_id, verb=verb, by=BY, reason=reason)
+
+
+def write(run: RunSeen, status: Mapping[str, Any], reason: str) -> WriteStatus:
+    """The run's whole status, if it is still what was looked at."""
+    return WriteStatus(
+        kind="AgentRun",
+        name=run.meta.name,
+        uid=run.meta.uid,
+        resource_version=run.meta.resource_version,
+        status=status,
+        reason=reason,
+    )
 
 
 def release(run: RunSeen, reason: str) -> SetFinalizers:

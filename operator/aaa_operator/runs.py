@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from aaa.policy import PolicyLayers
 from aaa_operator import names, submit
-from aaa_operator.actions import Action, Require, SetFinalizers, Submit, WriteStatus
+from aaa_operator.actions import Action, Require, SetFinalizers, Submit
 from aaa_operator.binding import Binding, Bound, against, bind, judged_before, layers_in
-from aaa_operator.ending import RunPlan, calls_of, control, deleting, finished
+from aaa_operator.ending import RunPlan, calls_of, control, deleting, finished, write
 from aaa_operator.observe import Problem, Progress, RunSeen, Snapshot
 from aaa_operator.pools import Demand, pool_state
 from aaa_operator.render import PoolPlan, pool_of_revision, render_pool
@@ -225,16 +225,7 @@ def _write(run: RunSeen, facts: Facts, snapshot: Snapshot) -> list[Action]:
     if not worth_writing(run.status, status, last_ms=last_ms, now_ms=snapshot.now_ms):
         return []
     succeeded = next(each for each in status["conditions"] if each["type"] == "Succeeded")
-    return [
-        WriteStatus(
-            kind="AgentRun",
-            name=run.meta.name,
-            uid=run.meta.uid,
-            resource_version=run.meta.resource_version,
-            status=status,
-            reason=f"Succeeded={succeeded['status']}/{succeeded['reason']}",
-        )
-    ]
+    return [write(run, status, f"Succeeded={succeeded['status']}/{succeeded['reason']}")]
 
 
 def _hold(run: RunSeen, reason: str) -> SetFinalizers:

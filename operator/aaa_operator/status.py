@@ -80,6 +80,31 @@ def run_status(run: RunSeen, facts: Facts, *, now_ms: int) -> dict[str, Any]:
     return status
 
 
+def late_status(run: RunSeen, progress: Progress, *, now_ms: int) -> dict[str, Any]:
+    """The status of a run that has ended, with what people have found out since.
+
+    Only calls of unknown outcome can still change: everything else was said when it ended.
+    """
+    status = {key: value for key, value in run.status.items() if key != "unknownOutcomes"}
+    late = _progress(progress, began=run.status.get("startTime"))
+    status["toolCalls"] = late["toolCalls"]
+    if "unknownOutcomes" in late:
+        status["unknownOutcomes"] = late["unknownOutcomes"]
+    status["conditions"] = conditions.merged(
+        run.status.get("conditions") or (),
+        [_unknown(progress.unknown)],
+        now_ms=now_ms,
+        generation=run.meta.generation,
+    )
+    return status
+
+
+def _unknown(calls: Sequence[CallSeen]) -> Judged:
+    return _calls(
+        "OutcomeUnknown", calls, "find out what happened, then answer with a ToolDecision"
+    )
+
+
 def run_conditions(run: RunSeen, facts: Facts) -> list[Judged]:
     """Every condition of an AgentRun, each judged anew."""
     progress = facts.progress
@@ -97,9 +122,7 @@ def run_conditions(run: RunSeen, facts: Facts) -> list[Judged]:
     return [
         *judged,
         _calls("AwaitingApproval", waiting, "a ToolDecision with Approve or Reject answers"),
-        _calls(
-            "OutcomeUnknown", unknown, "find out what happened, then answer with a ToolDecision"
-        ),
+        _unknown(unknown),
         _suspended(run, progress),
         *_ending(facts),
     ]

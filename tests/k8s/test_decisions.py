@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,3 +160,31 @@ def test_an_admission_policy_that_is_missing_or_changed_bars_decisions(
     problem = judge_admission(policy, binding, name="p")
     assert problem is not None
     assert words in problem.message
+
+
+def test_what_is_found_out_after_a_run_has_ended_stands_in_its_status() -> None:
+    """The run told its model at once and went on; the effect is looked up a day later."""
+    world = World.of(raw_run())
+    world.begin()
+    other = replace(CALL, call_id="c2-1")
+    world.progress(status="completed", unknown=(CALL, other), requested=2, closed_ms=NOW_MS)
+    world.settle()
+    assert world.condition("Finished") == "True/Completed"
+    assert world.condition("OutcomeUnknown") == "True/Waiting"
+    before = world.status()
+    world.put(raw_decision("MarkDone"))
+    (decide,) = _decided(world)
+    assert decide.call_id == "c2-0"
+    taken = {"conditions": [{"type": "Accepted", "status": "True", "reason": "Taken"}]}
+    world.put({**raw_decision("MarkDone"), "status": taken})
+    world.progress(unknown=(other,))
+    world.settle()
+    assert [call["callId"] for call in world.status()["unknownOutcomes"]] == ["c2-1"]
+    assert world.status()["toolCalls"]["unknown"] == 1
+    world.progress(unknown=())
+    world.settle()
+    assert world.condition("OutcomeUnknown") == "False/None"
+    assert "unknownOutcomes" not in world.status()
+    kept = ("result", "completionTime", "runId", "pool")
+    assert {key: world.status().get(key) for key in kept} == {key: before.get(key) for key in kept}
+    assert world.plan().actions == []

@@ -84,6 +84,12 @@ def test_the_cluster_forgets_what_was_deleted_and_who_set_which_field() -> None:
     assert list(seen.config_maps) == ["aaa-source-1"]
     assert cluster.undecided("shop")
     assert cluster.runs_to_decide("shop") == {"refund"}
+    taken = {"conditions": [{"type": "Accepted", "status": "True", "reason": "Taken"}]}
+    cluster.heard("ToolDecision", {**raw_decision(), "status": taken}, deleted=False)
+    assert (cluster.undecided("shop"), cluster.runs_to_decide("shop")) == (False, set())
+    unknown = {"unknownOutcomes": [{"callId": "c2-0"}]}  # not seen to be answered yet
+    cluster.heard("AgentRun", {**run, "status": unknown}, deleted=False)
+    assert cluster.runs_to_decide("shop") == {"refund"}
     cluster.heard("AgentRun", run, deleted=True)
     cluster.heard("Pod", raw_pod("p", "aaa-1"), deleted=True)
     seen = cluster.snapshot("shop", store=StoreSeen(), around=around, now_ms=NOW_MS)

@@ -28,7 +28,18 @@ MATRIX: dict[str, dict[str, Any]] = {
         "redis": {"enabled": False},
         "store": {"secretName": "ours", "secretKey": "address"},
     },
-    "a password of theirs": {"redis": {"existingSecret": "vault-made"}},
+    "a store without users": {
+        "redis": {"enabled": False},
+        "store": {"url": "redis://hosted.example/0", "userPerNamespace": False},
+    },
+    "a store of Postgres": {
+        "redis": {"enabled": False},
+        "store": {"url": "postgresql://aaa@postgres.example/aaa"},
+    },
+    "a password of theirs": {
+        "redis": {"existingSecret": "vault-made"},
+        "store": {"sharedSecretName": "vault-made-store"},
+    },
     "everything on": {
         "images": {
             "registry": "registry.example/team/",

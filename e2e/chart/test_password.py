@@ -22,7 +22,7 @@ def _password(objects: list[Raw]) -> tuple[str, str]:
     }
     plain = base64.b64decode(secrets["aaa-redis"]["password"]).decode()
     assert base64.b64decode(secrets["aaa-redis"]["auth.conf"]) == f"requirepass {plain}\n".encode()
-    return plain, base64.b64decode(secrets["aaa-store"]["url"]).decode()
+    return plain, base64.b64decode(secrets["aaa-shared-store"]["url"]).decode()
 
 
 def _discovery(kinds: set[tuple[str, str]]) -> dict[str, Raw]:

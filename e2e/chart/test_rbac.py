@@ -79,7 +79,18 @@ def _rights(method: str, path: str, content: str) -> Iterable[Right]:
         yield group, below, "create", name
 
 
-def _actions() -> list[act.Action]:
+def _actions(*, shared: bool) -> list[act.Action]:
+    """Those of a plan; of the users' Secrets only where a store is shared."""
+    made = {"kind": "Secret", "metadata": {"name": "aaa-store"}}
+    secret: dict[str, Any] = {"user": "u", "reason": ""}
+    tenants: list[act.Action] = [
+        act.Admit(digests=(), secret=made, **secret),
+        act.Expel(secret="aaa-store", secret_uid="u", **secret),
+    ]
+    return [*(tenants if shared else ()), *_others()]
+
+
+def _others() -> list[act.Action]:
     meta: dict[str, Any] = {"name": "x", "reason": ""}
     lock = {"uid": "u", "resource_version": "1"}
     decide = act.Decide(
@@ -107,6 +118,10 @@ def _actions() -> list[act.Action]:
 class _Client:
     """A store's client that agrees with everything."""
 
+    @property
+    def users(self) -> "_Client":
+        return self
+
     def __getattr__(self, _: str) -> Any:
         async def agree(*_: Any, **__: Any) -> None:
             return None
@@ -114,11 +129,11 @@ class _Client:
         return agree
 
 
-async def _of_the_operator() -> set[Right]:
+async def _of_the_operator(*, shared: bool) -> set[Right]:
     """Every request of the operator's modules, by calling what makes it."""
     recorder = Recorder()
-    api, actions = recorder.api(), _actions()
-    assert {type(each) for each in actions} == set(get_args(act.Action))
+    api, actions = recorder.api(), _actions(shared=shared)
+    assert {type(each) for each in _actions(shared=True)} == set(get_args(act.Action))
     applier = Applier(api, _Client(), namespace="shop", now_ms=1)  # type: ignore[arg-type]
     assert not (await applier.carry_out(actions)).failures
 
@@ -190,10 +205,10 @@ def _compare(granted: set[Right], asked: set[Right]) -> None:
             assert (group, resource, verb, name) in granted
 
 
-@pytest.mark.parametrize("case", ["defaults", "whole cluster"])
+@pytest.mark.parametrize("case", ["defaults", "whole cluster", "a store without users"])
 async def test_the_operator_may_do_what_it_does_and_no_more(helm: Helm, case: str) -> None:
     roles = _roles_of(helm, "aaa-operator", case)
-    _compare(_granted(roles), await _of_the_operator())
+    _compare(_granted(roles), await _of_the_operator(shared=case != "a store without users"))
     cluster_wide = [each for each in roles if each["kind"] == "ClusterRole"]
     if case == "defaults":  # nothing of the cluster but the named definitions and policies
         assert all("resourceNames" in rule for each in cluster_wide for rule in each["rules"])

@@ -66,6 +66,16 @@ def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
         ({"workers": {"minReplicas": 5, "maxReplicas": 2}}, "above workers.maxReplicas"),
         ({"store": {"url": "sqlite:///runs.db"}, "redis": {"enabled": False}}, "url"),
         ({"store": {"url": "redis://here"}}, "redis.enabled=false"),
+        ({"store": {"sharedSecretName": "x"}}, "set redis.enabled=false or redis.existingSecret"),
+        (
+            {
+                "redis": {"enabled": False},
+                "store": {"sharedSecretName": "x", "url": "redis://here"},
+            },
+            "leave store.url empty",
+        ),
+        ({"store": {"secretName": "aaa-shared-store"}}, "choose another name"),
+        ({"store": {"rotationSeconds": 60}}, "rotationSeconds"),
         ({"watch": {"namespaces": ["a"], "cluster": True}}, "leave one of them out"),
         ({"images": {"worker": {"digest": "latest"}}}, "digest"),
         ({"operator": {"env": [{"name": "AAA_OPERATOR_LEASE_NAME"}]}}, "a value of its own"),

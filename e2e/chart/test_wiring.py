@@ -20,7 +20,7 @@ from aaa_operator.admission import judge_admission
 from aaa_operator.settings import PREFIX, PoolSettings, Settings
 from aaa_operator.stores import url_in
 from chart.matrix import MATRIX
-from chart.rendering import CHART, Helm, Raw
+from chart.rendering import CHART, Helm, Raw, pod_specs
 from servers.binaries import redis_binary
 from servers.process import HOST, free_port, wait_until
 
@@ -54,7 +54,9 @@ def test_the_operator_understands_every_setting_that_it_is_given(helm: Helm, cas
 
 def test_each_default_of_a_value_is_the_operators_own_default(helm: Helm) -> None:
     given = Settings.from_environment(environment(helm.one("Deployment", "aaa-operator")))
-    differs = {"image", "user_id", "namespaces", "lease_namespace", "lease_name", "pools"}
+    differs = {
+        "image", "user_id", "namespaces", "lease_namespace", "lease_name", "pools", "store_file",
+    }  # fmt: skip
     plain = Settings(pools=PoolSettings(image=given.pools.image))
     for kind, ours, theirs in ((PoolSettings, given.pools, plain.pools), (Settings, given, plain)):
         for item in fields(kind):
@@ -154,10 +156,40 @@ def test_a_stores_address_reaches_its_secret_unchanged(helm: Helm, case: str) ->
         assert found == []  # theirs to make
         return
     (secret,) = found
-    assert "aaa.dev/store" in secret["metadata"]["labels"]
     text = base64.b64decode(secret["data"]["url"]).decode()
     assert text == values["store"]["url"]
     assert url_in(text, where="Secret") == text
+    shared = text.startswith("redis") and values["store"].get("userPerNamespace", True)
+    # Workers may mount what carries the label; a shared store's address is the operator's alone.
+    assert ("aaa.dev/store" in secret["metadata"]["labels"]) is not shared
+    assert secret["metadata"]["name"] == ("aaa-shared-store" if shared else "aaa-store")
+
+
+@pytest.mark.parametrize("case", MATRIX)
+def test_only_the_operator_mounts_the_shared_stores_address(helm: Helm, case: str) -> None:
+    values = MATRIX[case]
+    found = helm.objects(values)
+    named = values.get("store", {}).get("sharedSecretName")
+    made = [
+        each["metadata"]["name"]
+        for each in found
+        if each["kind"] == "Secret" and each["metadata"]["name"].endswith("-shared-store")
+    ]
+    shared = {named} if named else {*made}
+    mounted = [
+        (template["metadata"]["labels"]["app.kubernetes.io/name"], volume["secret"]["secretName"])
+        for _, template in pod_specs(found)
+        for volume in template["spec"].get("volumes") or ()
+        if "secret" in volume and volume["secret"]["secretName"] in shared
+    ]
+    assert mounted == [("aaa-operator", each) for each in shared]
+    for owner, template in pod_specs(found):
+        if owner["kind"] == "Deployment":
+            container = template["spec"]["containers"][0]
+            file = environment(owner).get(f"{PREFIX}STORE_FILE")
+            assert file == ("/etc/aaa/store/url" if shared else None)
+            folders = {each["mountPath"] for each in container["volumeMounts"]}
+            assert ("/etc/aaa/store" in folders) is bool(shared)
 
 
 def test_every_alert_is_explained_in_the_documentation(helm: Helm) -> None:
@@ -226,7 +258,7 @@ def test_redis_starts_with_its_file_asks_for_the_password_and_loses_nothing(
 
 
 def test_the_stores_address_is_that_of_the_releases_redis(helm: Helm) -> None:
-    secret = helm.one("Secret", "aaa-store")
+    secret = helm.one("Secret", "aaa-shared-store")
     address = parse(base64.b64decode(secret["data"]["url"]).decode())
     password = base64.b64decode(helm.one("Secret", "aaa-redis")["data"]["password"]).decode()
     assert (address.hosts, address.password) == ((("aaa-redis.shop.svc", 6379),), password)

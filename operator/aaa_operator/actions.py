@@ -5,7 +5,7 @@ and logged as it stands. Only :mod:`aaa_operator.apply` carries one out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
@@ -101,6 +101,29 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Admit:
+    """Let a namespace's workers into its part of the shared store: the server learns first."""
+
+    user: str
+    #: Of the passwords that let in.
+    digests: tuple[str, ...]
+    #: What tells the workers; ``None`` if it stands.
+    secret: Mapping[str, Any] | None = field(repr=False)
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expel:
+    """Remove a namespace's user, whom nobody needs, and the Secret that tells of it."""
+
+    user: str
+    secret: str
+    #: ``None`` if the Secret has gone.
+    secret_uid: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
     """Create the run in the store if it is absent."""
 
@@ -164,6 +187,8 @@ Action = (
     | Scale
     | Evict
     | DeletePod
+    | Admit
+    | Expel
     | Submit
     | Require
     | Control

@@ -96,6 +96,8 @@ class Applier:
                 await self._store(action)
             case act.Evict() | act.DeletePod():
                 await self._remove_pod(action)
+            case act.Admit() | act.Expel():
+                await self._tenant(action)
             case _:
                 await self._object(action)
 
@@ -217,6 +219,23 @@ class Applier:
         }
 
     # ---------------------------------------------------------------------------------- the store
+
+    async def _tenant(self, action: act.Admit | act.Expel) -> None:
+        """The server first: no Secret tells of a user who is not there."""
+        if self._client is None:
+            raise AssertionError(f"no store, and yet: {action!r}")
+        api, namespace = self._api, self._namespace
+        match action:
+            case act.Admit():
+                await self._client.users.admit(action.user, action.digests)
+                if action.secret is not None:
+                    await api.apply(action.secret, namespace=namespace)
+            case act.Expel():
+                await self._client.users.expel(action.user)
+                if action.secret_uid is not None:
+                    await api.delete(
+                        "Secret", action.secret, namespace=namespace, uid=action.secret_uid
+                    )
 
     async def _store(self, action: act.Submit | act.Require | act.Control | act.Decide) -> None:
         client = self._client

@@ -15,6 +15,8 @@ POOL: Final = "aaa.dev/pool"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 #: On a Secret: it holds a store's URL.
 STORE: Final = "aaa.dev/store"
+#: On a Secret that the operator made: since when its password holds.
+PASSWORD_SINCE: Final = "aaa.dev/password-since"  # noqa: S105 - a name
 #: On a service account: workers may use it.
 WORKER_ACCOUNT: Final = "aaa.dev/worker"
 

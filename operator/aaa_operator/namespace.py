@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
+from aaa.client import Client
 from aaa.clock import SYSTEM_CLOCK, Clock
+from aaa.errors import AAAError, AccessRefused, StoreUnavailable
 from aaa.telemetry import Telemetry
 from aaa_operator import frozen, names
-from aaa_operator.actions import DeletePod, Evict
+from aaa_operator.actions import Admit, DeletePod, Evict, Expel
 from aaa_operator.admission import binding_path, judge_admission, policy_path
 from aaa_operator.api import Api, ApiFailure
 from aaa_operator.apply import Applier, Report
 from aaa_operator.cluster import Around, Cluster
 from aaa_operator.metrics import Metrics
-from aaa_operator.observe import PodSeen, Problem, RunSeen, StoreSeen
+from aaa_operator.observe import PodSeen, Problem, RunSeen, StoreSeen, meta_of
+from aaa_operator.places import Place, place_of
 from aaa_operator.plan import plan
 from aaa_operator.queue import Again
 from aaa_operator.settings import Settings
-from aaa_operator.stores import StoreWatch, url_in
+from aaa_operator.stores import StoreWatch
+from aaa_operator.tenants import Tenant, access, stands
 from aaa_operator.tracing import reconciling
 
 log = logging.getLogger("aaa.operator")
@@ -50,6 +53,8 @@ class Namespace:
         self._held = 0
         self._store = StoreWatch(canary=canary, ttl_s=settings.pools.worker_ttl_s)
         self._uid = ""
+        #: Whether this process may have made the namespace's user.
+        self._admitted = False
         self._memory = frozen.Memory()
         self._asked_ms: dict[str, int] = {}
         self._freezes: dict[str, tuple[int, ...]] = {}
@@ -61,15 +66,22 @@ class Namespace:
         decided = self._cluster.runs_to_decide(self.name)
         # A call's outcome may be told after its run has ended.
         active = [run for run in runs if not run.finished or run.meta.name in decided]
-        store = await self._look_at_store(active, now_ms=now_ms)
+        if not await self._is_there():
+            return Again(in_s=self._settings.resync_s)
+        place = await self._place(active)
         around = await self._around(active, now_ms=now_ms)
+        store = await self._look_at_store(place, active, now_ms=now_ms)
+        tenancy = await self._tenancy(place, around, needed=self._needed(active), now_ms=now_ms)
+        if isinstance(tenancy, Problem):
+            store, tenancy = StoreSeen(problem=store.problem or tenancy), []
         snapshot = self._cluster.snapshot(self.name, store=store, around=around, now_ms=now_ms)
         todo = plan(snapshot, self._settings.pools)
         evictions = self._frozen(store, now_ms=now_ms)
         applier = Applier(self._api, self._store.client, namespace=self.name, now_ms=now_ms)
-        actions = [*todo.actions, *evictions]
+        actions = [*tenancy, *todo.actions, *evictions]
         with reconciling(self._telemetry, self.name, actions):
             report = await applier.carry_out(actions)
+        self._forget(report, needed=bool(runs) or self._needed(active))
         for uid in report.written:
             self._cluster.wrote(self.name, uid, now_ms=now_ms)
         if self._metrics is not None:
@@ -79,7 +91,8 @@ class Namespace:
 
     async def store_url(self, runs: list[RunSeen]) -> str | Problem:
         """The URL of the store that these runs are in; of none, the namespace's own."""
-        return await self._url(runs)
+        place = await self._place(runs)
+        return place if isinstance(place, Problem) else place.url
 
     async def close(self) -> None:
         await self._store.close()
@@ -100,50 +113,99 @@ class Namespace:
             waits.append(self._settings.retry_s)
         return Again(in_s=min(waits))
 
-    async def _look_at_store(self, active: list[RunSeen], *, now_ms: int) -> StoreSeen:
-        if not active:
-            return StoreSeen(problem=Problem("NoRuns", "no run asks for the store"))
-        url = await self._url(active)
-        run_ids = [run.run_id for run in active if run.run_id is not None]
-        return await self._store.look(url, run_ids, now_ms=now_ms)
+    def _needed(self, active: list[RunSeen]) -> bool:
+        """Whether workers may want the store."""
+        return bool(active or self._cluster.pools(self.name))
 
-    async def _url(self, active: list[RunSeen]) -> str | Problem:
-        """The namespace's store: one for all of its runs."""
-        pools = self._settings.pools
-        wanted = {(pools.store_secret, pools.store_key)}
-        for run in active:
-            store = run.manifest.spec.store if run.manifest is not None else None
-            if store is not None:
-                wanted.add((store.secret_ref.name, store.secret_ref.key))
-                wanted.discard((pools.store_secret, pools.store_key))
-        if len(wanted) > 1:
-            named = ", ".join(sorted(name for name, _ in wanted))
-            return Problem(
-                "SeveralStores",
-                f"the active runs of this namespace name several stores ({named}); use one store a "
-                "namespace",
-            )
-        ((name, key),) = wanted
-        where = f"Secret {name!r}, key {key!r},"
+    def _forget(self, report: Report, *, needed: bool) -> None:
+        if any(isinstance(action, Expel) and said == "done" for action, said in report.results):
+            self._admitted = False
+        if not needed and not self._admitted:
+            self._uid = ""  # the next namespace of this name is another one
+
+    async def _is_there(self) -> bool:
+        """Whether there is such a namespace, by its uid; one that has gone took all with it."""
         try:
-            secret = await self._api.get("Secret", name, namespace=self.name)
+            await self._known_uid()
         except ApiFailure as failure:
             if failure.gone:
-                return Problem("StoreSecretMissing", f"Secret {name!r} does not exist")
-            return Problem("StoreSecretUnreadable", str(failure))
-        if names.STORE not in ((secret.get("metadata") or {}).get("labels") or {}):
-            return Problem("StoreSecretMissing", f"Secret {name!r} lacks the label {names.STORE}")
-        text = (secret.get("data") or {}).get(key)
-        if text is None:
-            return Problem("StoreSecretMissing", f"Secret {name!r} has no key {key!r}")
-        return url_in(base64.b64decode(text).decode(errors="replace").strip(), where=where)
+                return False
+            raise
+        return True
+
+    async def _place(self, runs: list[RunSeen]) -> Place | Problem:
+        uid, settings = await self._known_uid(), self._settings
+        return await place_of(self._api, runs, namespace=self.name, uid=uid, settings=settings)
+
+    async def _look_at_store(
+        self, place: Place | Problem, active: list[RunSeen], *, now_ms: int
+    ) -> StoreSeen:
+        if not active:
+            return StoreSeen(problem=Problem("NoRuns", "no run asks for the store"))
+        run_ids = [run.run_id for run in active if run.run_id is not None]
+        url = place if isinstance(place, Problem) else place.url
+        return await self._store.look(url, run_ids, now_ms=now_ms)
+
+    async def _tenancy(
+        self, place: Place | Problem, around: Around, *, needed: bool, now_ms: int
+    ) -> list[Admit | Expel] | Problem:
+        """What is to be done for the namespace's user in the shared store, or why nothing can be."""
+        if isinstance(place, Problem) or place.tenant is None or (needed and around.terminating):
+            return []
+        tenant, secret = place.tenant, place.secret
+        try:
+            if needed:
+                client = await self._store.opened(place.url)
+                return await self._admission(client, tenant, secret, now_ms=now_ms)
+            if secret is not None or self._admitted:
+                await self._store.opened(place.url)
+                uid = None if secret is None else meta_of(secret).uid
+                why = "no pool of the namespace is left"
+                return [
+                    Expel(user=tenant.user, secret=tenant.secret_name, secret_uid=uid, reason=why)
+                ]
+        except AAAError as error:
+            log.warning("the user of namespace %s cannot be looked after: %s", self.name, error)
+            if isinstance(error, AccessRefused) or not isinstance(error, StoreUnavailable):
+                return Problem(type(error).__name__, str(error))
+        return []  # nothing to do, or the look at the store says that it is out of reach
+
+    async def _admission(
+        self, client: Client, tenant: Tenant, secret: dict[str, Any] | None, *, now_ms: int
+    ) -> list[Admit | Expel]:
+        wanted = access(
+            tenant,
+            secret,
+            now_ms=now_ms,
+            rotation_ms=self._settings.store_rotation_s * 1000,
+            fresh=lambda: "".join(self._clock.token() for _ in range(4)),
+        )
+        self._admitted = True
+        known = await client.users.admitted(tenant.user, wanted.digests)
+        told = stands(secret, wanted.secret)
+        if known and told:
+            return []
+        why = "the Secret of its workers" if known else "the server does not know the user"
+        return [
+            Admit(
+                user=tenant.user,
+                digests=wanted.digests,
+                secret=None if told else wanted.secret,
+                reason=why,
+            )
+        ]
+
+    async def _known_uid(self) -> str:
+        if not self._uid:
+            found = await self._api.get_path(f"/api/v1/namespaces/{self.name}")
+            self._uid = found["metadata"]["uid"]
+        return self._uid
 
     async def _around(self, active: list[RunSeen], *, now_ms: int) -> Around:
         deleting = any(run.meta.deleting for run in active)
         terminating = False
-        if not self._uid or deleting:
+        if deleting:
             found = await self._api.get_path(f"/api/v1/namespaces/{self.name}")
-            self._uid = found["metadata"]["uid"]
             terminating = (found.get("status") or {}).get("phase") == "Terminating"
         config_maps: dict[str, Mapping[str, Any]] = {}
         accounts: dict[str, bool] = {}

@@ -53,6 +53,11 @@ class Settings:
     pools: PoolSettings
     #: Namespaces to watch; none is the whole cluster.
     namespaces: tuple[str, ...] = ()
+    #: A file with the URL of a store that the namespaces share, as a user who may make users: each
+    #: namespace gets a part and a user of its own. Without it namespaces bring their stores.
+    store_file: str = ""
+    #: Seconds until a namespace's user gets another password: a month; two hold during a change.
+    store_rotation_s: int = field(default=2_592_000, metadata={"low": 3_600, "high": 315_360_000})
     #: Seconds between looks at the store while runs are open: a condition within a few seconds.
     store_look_s: float = field(default=2.0, metadata={"low": 0.1, "high": 3600})
     #: Seconds between passes over a namespace in which nothing is heard: mends missed events.

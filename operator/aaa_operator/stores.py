@@ -85,13 +85,23 @@ class StoreWatch:
             pods=pods,
         )
 
+    async def opened(self, url: str) -> Client:
+        """The client of the store at ``url``. Raises what opening a store raises."""
+        if self.client is not None and self._url == url:
+            return self.client
+        await self.close()
+        self._known, self._last_ms, self._url = {}, None, url
+        self.client, info = await open_client(url)
+        self._identity = info.identity
+        return self.client
+
     async def close(self) -> None:
         client, self.client = self.client, None
         if client is not None:
             await client.close()
 
     async def _look(self, url: str, run_ids: set[str]) -> StoreSeen:
-        client = await self._opened(url)
+        client = await self.opened(url)
         members = await client.members()
         self._canary_alive = any(one.worker == self._canary for one in members.members)
         await client.beat(self._canary, ttl_s=self._ttl_s)
@@ -121,15 +131,6 @@ class StoreWatch:
             acknowledged=acknowledged_of(members.members),
             code=code_of(members.members),
         )
-
-    async def _opened(self, url: str) -> Client:
-        if self.client is not None and self._url == url:
-            return self.client
-        await self.close()
-        self._known, self._last_ms, self._url = {}, None, url
-        self.client, info = await open_client(url)
-        self._identity = info.identity
-        return self.client
 
 
 def progress_of(found: Overview) -> Progress:

@@ -164,7 +164,7 @@ def _changed(
     if content == JSON_PATCH:
         return _json_patched(copy.deepcopy(live or {}), body)
     found: dict[str, Any] = _merged(copy.deepcopy(live or {}), body)
-    if content == APPLY and body.get("kind") == "ConfigMap":
+    if content == APPLY and body.get("kind") in ("ConfigMap", "Secret"):
         found["data"] = body.get("data", {})
     assert content in (APPLY, MERGE)
     return found

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import json
 from typing import Any
 
 import pytest
 from starlette.responses import JSONResponse
 
-from aaa.algos import ToolLoop
 from aaa.client import Client
-from aaa.llm import LLMHandler
-from aaa.llm.fake import FakeLLMClient, text, tool_call
-from aaa.llm.messages import ModelReply, ModelRequest
-from aaa.policy import PolicyLayers
-from aaa.runtime import Engine
-from aaa.tools import ToolHandler, ToolRegistry, tool
 from aaa_operator import actions as act
 from aaa_operator import names
 from aaa_operator.admission import EXPRESSION, binding_path, policy_path
 from aaa_operator.apply import Applier, Report
-from aaa_operator.cluster import Cluster
 from aaa_operator.election import Election
-from aaa_operator.namespace import Namespace
 from aaa_operator.settings import Settings
 from k8s.fake_api import FakeApi
-from k8s.scene import NOW_MS, SETTINGS, defaulted, raw_pod, raw_run
+from k8s.scene import NOW_MS, SETTINGS, raw_pod, raw_run
+from k8s.shop_scene import Shop
 
 BOUND_S = 20
 
@@ -153,97 +143,7 @@ class _Clock:
 # ------------------------------------------------------------------------------- from end to end
 
 
-@tool(requires_approval=True)
-async def refund(order_id: str) -> dict[str, str]:
-    """Refund an order."""
-    return {"refunded": order_id}
-
-
-def _model(request: ModelRequest) -> ModelReply:
-    if request.messages[-1].role == "tool":
-        return text("done")
-    return tool_call("refund", order_id="A-100")
-
-
-class _Shop:
-    """A namespace on a fake API server, with a real Redis and a real engine as its worker."""
-
-    def __init__(self, url: str) -> None:
-        self.api, self.cluster = FakeApi(), Cluster()
-        self.url = url
-        self.namespace = self._operator()
-        self.api.others["/api/v1/namespaces/shop"] = {"metadata": {"uid": "ns-uid"}}
-        self.api.put(
-            {
-                "kind": "Secret",
-                "metadata": {"name": "aaa-store", "labels": {names.STORE: ""}},
-                "data": {"url": base64.b64encode(url.encode()).decode()},
-            }
-        )
-
-    def _operator(self) -> Namespace:
-        return Namespace(
-            "shop",
-            api=self.api.api(),
-            cluster=self.cluster,
-            settings=Settings(pools=SETTINGS),
-            canary="operator.one",
-        )
-
-    async def restart(self) -> None:
-        """Another operator process: it remembers nothing."""
-        await self.namespace.close()
-        self.cluster = Cluster()
-        for (kind, _, _), raw in self.api.objects.items():
-            self.api.changes.append((kind, raw, False))
-        self.namespace = self._operator()
-
-    async def look(self) -> None:
-        """Deliver what the watch has, and what controllers would have done; then look once."""
-        for kind, raw, deleted in self.api.changes:
-            if kind not in ("Secret", "Event", "Lease"):
-                self.cluster.heard(kind, raw, deleted=deleted)
-        self.api.changes.clear()
-        await self.namespace.look()
-        for (kind, _, name), raw in list(self.api.objects.items()):
-            if kind == "Deployment" and "dnsPolicy" not in raw["spec"]["template"]["spec"]:
-                template = defaulted(raw["spec"]["template"])
-                self.api.put({**raw, "spec": {**raw["spec"], "template": template}})
-                self.api.put(raw_pod(f"{name}-0", name))
-
-    def condition(self, type_: str, kind: str = "AgentRun", name: str = "refund") -> str:
-        found = (self.api.get(kind, name).get("status") or {}).get("conditions") or []
-        return next((f"{c['status']}/{c['reason']}" for c in found if c["type"] == type_), "")
-
-    async def until(self, type_: str, wanted: str, **at: str) -> None:
-        async with asyncio.timeout(BOUND_S):
-            while self.condition(type_, **at) != wanted:
-                await self.look()
-                await asyncio.sleep(0.02)
-
-    async def settled(self) -> None:
-        """Look until nothing is written any more."""
-        async with asyncio.timeout(BOUND_S):
-            before = -1
-            while before != len(self.api.writes):
-                before = len(self.api.writes)
-                await self.look()
-
-    def engine(self) -> Engine:
-        """A worker of the pool, as it would run in its pod."""
-        pool = self.api.get("AgentRun", "refund")["status"]["pool"]["name"]
-        engine = Engine(self.url, app=pool, worker=f"{pool}-0-7-abc")
-        registry = ToolRegistry([refund])
-        LLMHandler(FakeLLMClient(_model)).attach(engine)
-        ToolHandler(registry).attach(engine)
-        engine.serve(ToolLoop(registry))
-        data = self.api.get("ConfigMap", f"{pool}-policy")["data"]
-        layers = [PolicyLayers.from_json(json.loads(text)) for text in data.values()]
-        engine.follow_policies({one.hash: one for one in layers})
-        return engine
-
-
-def _admission(shop: _Shop) -> None:
+def _admission(shop: Shop) -> None:
     name = Settings(pools=SETTINGS).admission_policy
     rule = {
         "apiGroups": ["aaa.dev"],
@@ -261,7 +161,7 @@ def _admission(shop: _Shop) -> None:
     shop.api.others[binding_path(name)] = {"spec": binding}
 
 
-def _decision(shop: _Shop) -> dict[str, Any]:
+def _decision(shop: Shop) -> dict[str, Any]:
     run = shop.api.get("AgentRun", "refund")
     (call,) = run["status"]["pendingApprovals"]
     return {
@@ -280,7 +180,7 @@ def _decision(shop: _Shop) -> dict[str, Any]:
 
 
 async def test_an_agent_run_is_refunded_once_with_one_persons_approval(redis_url: str) -> None:
-    shop = _Shop(redis_url)
+    shop = Shop(redis_url)
     shop.api.put(raw_run())
     await shop.settled()
     assert shop.condition("Succeeded") == "Unknown/Pending"
@@ -305,7 +205,7 @@ async def test_an_agent_run_is_refunded_once_with_one_persons_approval(redis_url
 async def test_a_decision_that_was_taken_before_the_operator_died_counts_as_taken(
     redis_url: str,
 ) -> None:
-    shop = _Shop(redis_url)
+    shop = Shop(redis_url)
     _admission(shop)
     shop.api.put(raw_run())
     await shop.settled()
@@ -347,7 +247,7 @@ async def test_a_decision_that_was_taken_before_the_operator_died_counts_as_take
     ],
 )
 async def test_a_store_that_cannot_be_used_says_what_to_do(secret: Any, reason: str) -> None:
-    shop = _Shop("redis://127.0.0.1:1/0")
+    shop = Shop("redis://127.0.0.1:1/0")
     del shop.api.objects["Secret", "shop", "aaa-store"]
     if secret is not None:
         shop.api.put({"kind": "Secret", **secret})

@@ -58,6 +58,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end -}}
 
+{{/* The Secret with the address of the store that namespaces share; empty where they bring their own. */}}
+{{- define "aaa.store.shared" -}}
+{{- $store := .Values.store -}}
+{{- if $store.sharedSecretName -}}
+{{- $store.sharedSecretName -}}
+{{- else if $store.userPerNamespace -}}
+{{- if or (and .Values.redis.enabled (not .Values.redis.existingSecret)) (hasPrefix "redis" $store.url) -}}
+{{- printf "%s-shared-store" (include "aaa.fullname" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "aaa.pull" -}}
 {{- with .Values.images.pullSecrets }}
 imagePullSecrets:
@@ -88,6 +100,15 @@ capabilities:
 {{- define "aaa.check" -}}
 {{- if and .Values.redis.enabled .Values.store.url -}}
 {{- fail "store.url names a store of yours, and redis.enabled asks for one in the cluster: set redis.enabled=false, or leave store.url empty" -}}
+{{- end -}}
+{{- if and .Values.store.sharedSecretName (or .Values.store.url (not .Values.store.userPerNamespace)) -}}
+{{- fail "store.sharedSecretName holds the address of a store for all namespaces: leave store.url empty, and store.userPerNamespace true" -}}
+{{- end -}}
+{{- if and .Values.store.sharedSecretName .Values.redis.enabled (not .Values.redis.existingSecret) -}}
+{{- fail "store.sharedSecretName names a store of yours, and redis.enabled asks for one in the cluster: set redis.enabled=false or redis.existingSecret, or leave store.sharedSecretName empty" -}}
+{{- end -}}
+{{- if eq (include "aaa.store.shared" .) .Values.store.secretName -}}
+{{- fail "store.secretName is the namespaces' Secret and must not be the shared store's: choose another name" -}}
 {{- end -}}
 {{- if and .Values.watch.cluster .Values.watch.namespaces -}}
 {{- fail "watch.cluster watches every namespace, and watch.namespaces some: leave one of them out" -}}

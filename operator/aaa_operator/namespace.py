@@ -55,6 +55,8 @@ class Namespace:
         self._uid = ""
         #: Whether this process may have made the namespace's user.
         self._admitted = False
+        #: The store of the last active runs, while there are workers.
+        self._where: str | Problem | None = None
         self._memory = frozen.Memory()
         self._asked_ms: dict[str, int] = {}
         self._freezes: dict[str, tuple[int, ...]] = {}
@@ -87,7 +89,8 @@ class Namespace:
         if self._metrics is not None:
             took_s = self._clock.boot_s() - began_s
             self._metrics.looked(self.name, report, store=store, held=self._held, took_s=took_s)
-        return self._again(report, active=bool(active), in_ms=todo.again_in_ms)
+        watching = store.problem is None or bool(active)
+        return self._again(report, watching=watching, in_ms=todo.again_in_ms)
 
     async def store_url(self, runs: list[RunSeen]) -> str | Problem:
         """The URL of the store that these runs are in; of none, the namespace's own."""
@@ -99,11 +102,11 @@ class Namespace:
 
     # ------------------------------------------------------------------------------- its parts
 
-    def _again(self, report: Report, *, active: bool, in_ms: int | None) -> Again:
+    def _again(self, report: Report, *, watching: bool, in_ms: int | None) -> Again:
         if report.failures:
             return Again(in_s=report.retry_after_s or None, failed=True)
         waits = [self._settings.resync_s]
-        if active:
+        if watching:
             waits.append(self._settings.store_look_s)
         if self._cluster.undecided(self.name):
             waits.append(_SOON_S)
@@ -140,10 +143,13 @@ class Namespace:
     async def _look_at_store(
         self, place: Place | Problem, active: list[RunSeen], *, now_ms: int
     ) -> StoreSeen:
-        if not active:
-            return StoreSeen(problem=Problem("NoRuns", "no run asks for the store"))
+        if active:
+            self._where = place if isinstance(place, Problem) else place.url
+        elif not any(pod.pool for pod in self._cluster.pods(self.name)):
+            self._where = None
+        # Workers that no run needs for now may freeze as well, where the last run had them.
+        url = self._where or Problem("NoRuns", "no run asks for the store")
         run_ids = [run.run_id for run in active if run.run_id is not None]
-        url = place if isinstance(place, Problem) else place.url
         return await self._store.look(url, run_ids, now_ms=now_ms)
 
     async def _tenancy(

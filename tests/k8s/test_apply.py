@@ -199,6 +199,13 @@ async def test_an_agent_run_is_refunded_once_with_one_persons_approval(redis_url
     run = shop.api.get("AgentRun", "refund")
     assert run["status"]["result"] == {"text": "done"}
     assert run["metadata"]["finalizers"] == []
+    # As long as a worker's pod stands the store is looked at: it may freeze without a run, too.
+    assert (await shop.namespace.look()).in_s == Settings(pools=SETTINGS).store_look_s
+    for raw in [raw for (kind, _, _), raw in shop.api.objects.items() if kind == "Pod"]:
+        shop.cluster.heard("Pod", raw, deleted=True)
+    in_s = (await shop.namespace.look()).in_s
+    assert in_s is not None
+    assert in_s > Settings(pools=SETTINGS).store_look_s
     await shop.namespace.close()
 
 

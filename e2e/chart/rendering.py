@@ -4,6 +4,7 @@ Both programs are built from their pinned Go modules. A rendering is kept as lon
 most tests look at the same few.
 """
 
+import copy
 import json
 import os
 import subprocess
@@ -67,7 +68,7 @@ class Helm:
         if key not in self._kept:
             text = self(*words, values=values)
             self._kept[key] = [each for each in yaml.safe_load_all(text) if each]
-        return self._kept[key]
+        return copy.deepcopy(self._kept[key])  # a test may change what it is given
 
     def one(self, kind: str, name: str, values: Mapping[str, Any] | None = None) -> Raw:
         """The object of this kind and name."""

@@ -74,6 +74,11 @@ def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
             },
             "leave store.url empty",
         ),
+        ({"store": {"caCertificates": "no"}}, "caCertificates"),
+        (
+            {"store": {"caCertificates": "-----BEGIN CERTIFICATE-----"}},
+            "put them into it as ca.crt",
+        ),
         ({"store": {"secretName": "aaa-shared-store"}}, "choose another name"),
         ({"store": {"rotationSeconds": 60}}, "rotationSeconds"),
         ({"watch": {"namespaces": ["a"], "cluster": True}}, "leave one of them out"),

@@ -15,7 +15,7 @@ import redis
 
 from aaa.app import load_app
 from aaa.store.redis.address import parse
-from aaa_operator import awaited, crds, uninstall
+from aaa_operator import awaited, crds, names, uninstall
 from aaa_operator.admission import judge_admission
 from aaa_operator.settings import PREFIX, PoolSettings, Settings
 from aaa_operator.stores import url_in
@@ -24,6 +24,7 @@ from chart.rendering import CHART, Helm, Raw, pod_specs
 from servers.binaries import redis_binary
 from servers.process import HOST, free_port, wait_until
 
+CERTIFICATES = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 #: Settings that nobody changes, or not without the rest of the chart; `operator.env` can set them.
 WITHOUT_VALUE = {
     "pools", "retry_s", "retry_max_s", "read_port", "health_port", "metrics_port", "heartbeat_s",
@@ -45,6 +46,7 @@ def test_the_operator_understands_every_setting_that_it_is_given(helm: Helm, cas
     assert settings.lease_namespace == "shop"
     assert settings.pools.image.endswith("aaa-worker:0.1.0")
     assert settings.pools.user_id == 10001
+    assert settings.pools.image_pull_secrets == (("registry",) if case == "everything on" else ())
     cluster = case == "whole cluster"
     several = ("shop", "billing", "support")
     assert settings.namespaces == (
@@ -65,7 +67,7 @@ def test_each_default_of_a_value_is_the_operators_own_default(helm: Helm) -> Non
 
 
 def test_every_setting_can_be_set_by_a_value(helm: Helm) -> None:
-    given = environment(helm.one("Deployment", "aaa-operator"))
+    given = environment(helm.one("Deployment", "aaa-operator", MATRIX["everything on"]))
     known = {each.name for kind in (PoolSettings, Settings) for each in fields(kind)}
     left = known - {each.removeprefix(PREFIX).lower() for each in given}
     assert left <= WITHOUT_VALUE
@@ -77,8 +79,9 @@ def test_probes_and_services_lead_to_ports_that_are_open(helm: Helm) -> None:
     assert ports == {"read": 8080, "health": 8081, "metrics": 9090}
     service = helm.one("Service", "aaa-operator")
     assert {each["targetPort"] for each in service["spec"]["ports"]} == {"read", "metrics"}
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert container[probe]["httpGet"] == {"path": "/healthz", "port": "health"}
+    for probe, path in (("startup", "healthz"), ("liveness", "healthz"), ("readiness", "readyz")):
+        wanted = {"path": f"/{path}", "port": "health"}
+        assert container[f"{probe}Probe"]["httpGet"] == wanted
     settings = Settings(pools=PoolSettings(image="x"))
     for name, number in ports.items():
         assert getattr(settings, f"{name}_port", number) == number
@@ -165,6 +168,39 @@ def test_a_stores_address_reaches_its_secret_unchanged(helm: Helm, case: str) ->
     assert secret["metadata"]["name"] == ("aaa-shared-store" if shared else "aaa-store")
 
 
+@pytest.mark.parametrize(
+    ("url", "shared", "wanted"),
+    [
+        ("rediss://a:b@h/0", True, "rediss://a:b@h/0?ssl_ca_certs=/etc/aaa/store/ca.crt"),
+        (
+            "rediss+cluster://h/?timeout_s=2",
+            False,
+            "rediss+cluster://h/?timeout_s=2&ssl_ca_certs=/etc/aaa/store/ca.crt",
+        ),
+        (
+            "postgresql://h/d",
+            False,
+            "postgresql://h/d?sslrootcert=/etc/aaa/store/ca.crt&sslmode=verify-full",
+        ),
+        (
+            "postgresql://h/d?sslmode=verify-ca",
+            True,
+            "postgresql://h/d?sslmode=verify-ca&sslrootcert=/etc/aaa/store/ca.crt",
+        ),
+    ],
+)
+def test_certificates_of_a_private_authority_lie_beside_the_address_that_trusts_them(
+    helm: Helm, url: str, shared: bool, wanted: str
+) -> None:
+    store = {"url": url, "userPerNamespace": shared, "caCertificates": CERTIFICATES}
+    values = {"redis": {"enabled": False}, "store": store}
+    operators = shared and url.startswith("redis")
+    secret = helm.one("Secret", "aaa-shared-store" if operators else "aaa-store", values)
+    texts = {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
+    assert texts == {"url": wanted, names.CA_KEY: CERTIFICATES}
+    assert names.CA_FILE in wanted
+
+
 @pytest.mark.parametrize("case", MATRIX)
 def test_only_the_operator_mounts_the_shared_stores_address(helm: Helm, case: str) -> None:
     values = MATRIX[case]
@@ -177,12 +213,19 @@ def test_only_the_operator_mounts_the_shared_stores_address(helm: Helm, case: st
     ]
     shared = {named} if named else {*made}
     mounted = [
-        (template["metadata"]["labels"]["app.kubernetes.io/name"], volume["secret"]["secretName"])
+        (template["metadata"]["labels"]["app.kubernetes.io/name"], source["secret"]["name"])
         for _, template in pod_specs(found)
         for volume in template["spec"].get("volumes") or ()
-        if "secret" in volume and volume["secret"]["secretName"] in shared
+        for source in volume.get("projected", {}).get("sources", ())
     ]
-    assert mounted == [("aaa-operator", each) for each in shared]
+    assert mounted == [("aaa-operator", each) for each in shared for _ in ("url", "ca.crt")]
+    secrets = {
+        volume["secret"]["secretName"]
+        for _, template in pod_specs(found)
+        for volume in template["spec"].get("volumes") or ()
+        if "secret" in volume
+    }
+    assert not shared & secrets
     for owner, template in pod_specs(found):
         if owner["kind"] == "Deployment":
             container = template["spec"]["containers"][0]

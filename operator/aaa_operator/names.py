@@ -43,3 +43,6 @@ WORKER_CONTAINER: Final = "worker"
 POLICY_FOLDER: Final = "/etc/aaa/policy"
 SOURCE_FOLDER: Final = "/etc/aaa/source"
 STORE_FOLDER: Final = "/etc/aaa/store"
+#: The key beside a store's URL whose certificates are trusted, and where pods find it.
+CA_KEY: Final = "ca.crt"
+CA_FILE: Final = f"{STORE_FOLDER}/{CA_KEY}"

@@ -131,9 +131,14 @@ def pod_template(
         "containers": [_container(manifest, settings, drain_s=drain_s, source=source)],
         "volumes": _volumes(manifest, settings, source=source),
     }
-    for key in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity"):
+    for key in ("nodeSelector", "tolerations", "affinity"):
         if key in plain:
             pod[key] = plain[key]
+    pull = [each["name"] for each in plain.get("imagePullSecrets", [])]
+    if agent.image is None:
+        pull += [name for name in settings.image_pull_secrets if name not in pull]
+    if pull:
+        pod["imagePullSecrets"] = [{"name": name} for name in pull]
     labels = {"app.kubernetes.io/name": "aaa-worker", names.POOL: _SELF}
     return {"metadata": {"labels": labels}, "spec": pod}
 
@@ -337,13 +342,23 @@ def _volumes(
         {"name": "policy", "configMap": {"name": config_name(_SELF)}},
         {
             "name": "store",
-            "secret": {"secretName": secret, "items": [{"key": key, "path": "url"}]},
+            "projected": {
+                "sources": [
+                    _of_secret(secret, key, "url"),
+                    _of_secret(secret, names.CA_KEY, names.CA_KEY, optional=True),
+                ]
+            },
         },
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
     ]
     if source is not None:
         volumes.append({"name": "source", "configMap": {"name": source}})
     return volumes
+
+
+def _of_secret(secret: str, key: str, path: str, *, optional: bool = False) -> dict[str, Any]:
+    source: dict[str, Any] = {"name": secret, "items": [{"key": key, "path": path}]}
+    return {"secret": source | {"optional": True} if optional else source}
 
 
 def _concurrency(manifest: AgentRun, settings: PoolSettings) -> int:

@@ -27,6 +27,8 @@ class PoolSettings:
     store_key: str = "url"
     #: The workers' service account; ``default`` has no rights and no token is mounted.
     service_account: str = "default"
+    #: Secrets of a run's namespace by which the stock image is pulled, beside those that it names.
+    image_pull_secrets: tuple[str, ...] = ()
     #: Calls that one worker runs at a time; tools wait more than they compute.
     concurrency: int = field(default=64, metadata={"low": 1, "high": 1024})
     #: Fewest workers while there is work.

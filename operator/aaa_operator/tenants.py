@@ -34,6 +34,8 @@ class Tenant:
     shared_url: str = field(repr=False)
     secret_name: str
     secret_key: str
+    #: Certificates to trust, PEM, where the store's are of a private authority.
+    ca: str | None = field(default=None, repr=False)
 
     @property
     def user(self) -> str:
@@ -120,6 +122,8 @@ def _secret(
     texts = {tenant.secret_key: tenant.url_with(password)}
     if previous is not None:
         texts[_PREVIOUS] = previous
+    if tenant.ca is not None:
+        texts[names.CA_KEY] = tenant.ca
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -3,7 +3,7 @@
 ``python -m aaa_operator.uninstall``; the chart runs it as a hook. In this order, since each step
 would be undone by what the one before it takes away:
 
-1. The operator is stopped, which would scale pools up again and hold runs back.
+1. The operator is stopped, which would scale pools up again and hold runs back; its heartbeat goes.
 2. Every pool is scaled to zero: its workers drain.
 3. The finalizer is taken off every AgentRun: a deletion then ends without the operator.
 
@@ -57,10 +57,21 @@ class Uninstall:
         """All three steps; returns the names of the pods that are still there. Raises ApiFailure."""
         await self._scale_to_zero(operator, namespace=namespace)
         left = await self._pods_gone([namespace], selector)
+        watched = EVERYWHERE in self._namespaces or namespace in self._namespaces
+        await self._stop_heartbeat(namespace if watched else self._namespaces[0])
         await self._drain_pools()
         left += await self._pods_gone(self._namespaces, names.POOL)
         await self._release_runs()
         return left
+
+    async def _stop_heartbeat(self, namespace: str) -> None:
+        try:
+            found = await self._api.get("ConfigMap", names.HEARTBEAT, namespace=namespace)
+            uid = found["metadata"]["uid"]
+            await self._api.delete("ConfigMap", names.HEARTBEAT, namespace=namespace, uid=uid)
+        except ApiFailure as failure:
+            if not (failure.gone or failure.stale):
+                raise
 
     async def _drain_pools(self) -> None:
         ours = f"{names.POOL},{names.MANAGED_BY}={names.MANAGER}"

@@ -55,7 +55,7 @@ def test_every_pod_keeps_the_restricted_profile(agent: dict[str, Any]) -> None:
     }
     assert pod["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
-    assert all(set(v) & {"configMap", "secret", "emptyDir"} for v in pod["volumes"])
+    assert all(set(v) & {"configMap", "projected", "emptyDir"} for v in pod["volumes"])
     assert not any("subPath" in mount for mount in container["volumeMounts"])
     assert container["command"] == ["aaa", "worker"]  # no shell between the kubelet and us
 
@@ -68,6 +68,53 @@ def test_what_an_agent_may_choose_reaches_its_pod() -> None:
     assert container["image"] == EVERYTHING["image"]
     assert container["resources"] == EVERYTHING["resources"]
     assert container["env"][-1] == {"name": "SHOP_URL", "value": "https://shop.example"}
+
+
+def test_a_pod_mounts_the_stores_address_and_its_certificates_and_nothing_else_of_a_secret() -> (
+    None
+):
+    ref = {"name": "ours", "key": "address"}
+    snapshot = Snapshot(
+        namespace="shop", namespace_uid="ns", now_ms=NOW_MS, store_secrets=frozenset({"ours"})
+    )
+    run = run_of(raw_run(spec={"store": {"secretRef": ref}}))
+    for plan, name, key in (
+        (_plan(), SETTINGS.store_secret, SETTINGS.store_key),
+        (render_pool(run, snapshot, SETTINGS), "ours", "address"),
+    ):
+        assert isinstance(plan, PoolPlan)
+        volumes = {each["name"]: each for each in _pod(plan)["volumes"]}
+        assert volumes["store"]["projected"]["sources"] == [
+            {"secret": {"name": name, "items": [{"key": key, "path": "url"}]}},
+            {
+                "secret": {
+                    "name": name,
+                    "items": [{"key": "ca.crt", "path": "ca.crt"}],
+                    "optional": True,
+                }
+            },
+        ]
+        mounts = {each["name"]: each for each in _pod(plan)["containers"][0]["volumeMounts"]}
+        assert f"{mounts['store']['mountPath']}/ca.crt" == names.CA_FILE
+
+
+@pytest.mark.parametrize(
+    ("agent", "wanted"),
+    [
+        ({}, ["one", "pull"]),
+        ({"imagePullSecrets": [{"name": "pull"}, {"name": "own"}]}, ["pull", "own", "one"]),
+        ({"image": "shop@sha256:1"}, None),
+        ({"image": "shop@sha256:1", "imagePullSecrets": [{"name": "own"}]}, ["own"]),
+    ],
+)
+def test_the_stock_image_is_pulled_with_the_installations_secrets(
+    agent: dict[str, Any], wanted: list[str] | None
+) -> None:
+    settings = replace(SETTINGS, image_pull_secrets=("one", "pull"))
+    pod = _pod(_plan(settings, spec={"agent": {"app": "shop.agent:app", **agent}}))
+    found = pod.get("imagePullSecrets")
+    assert found == (None if wanted is None else [{"name": name} for name in wanted])
+    assert "imagePullSecrets" not in _pod(_plan(spec={"agent": {"app": "a:b", "image": "i"}}))
 
 
 @pytest.mark.parametrize(("drain_s", "grace_s"), [(None, 75), (0, 15), (600, 615)])

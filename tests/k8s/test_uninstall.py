@@ -11,8 +11,10 @@ from aaa.testing.clock import ManualClock
 from aaa_operator import names
 from aaa_operator.api import ApiFailure
 from aaa_operator.awaited import awaited
+from aaa_operator.settings import Settings
 from aaa_operator.uninstall import Uninstall
 from k8s.fake_api import FakeApi
+from k8s.scene import SETTINGS
 
 OPERATOR = {"app.kubernetes.io/name": "aaa-operator", "app.kubernetes.io/instance": "aaa"}
 SELECTOR = ",".join(f"{key}={value}" for key, value in OPERATOR.items())
@@ -69,6 +71,8 @@ def _installed() -> FakeApi:
     for name in ("one", "two", "three"):
         _run(api, name)
     _run(api, "four", namespace="elsewhere")
+    for namespace in ("shop", "elsewhere"):
+        api.put({"kind": "ConfigMap", "metadata": {"name": names.HEARTBEAT}}, namespace=namespace)
     return api
 
 
@@ -89,11 +93,27 @@ async def test_the_operator_goes_first_then_the_workers_then_the_finalizers() ->
     api = _installed()
     assert await _uninstall(api, Kubelet(api), "shop") == []
     order = [(kind, name) for _, kind, name, _ in api.writes]
-    assert order[:2] == [("Deployment", "aaa-operator"), ("Deployment", "aaa-1")]
-    assert {kind for kind, _ in order[2:]} == {"AgentRun"}
+    heartbeat = ("ConfigMap", names.HEARTBEAT)
+    assert order[:3] == [("Deployment", "aaa-operator"), heartbeat, ("Deployment", "aaa-1")]
+    assert {kind for kind, _ in order[3:]} == {"AgentRun"}
     left = sorted(key[2] for key in api.objects if key[0] == "Pod" and key[1] == "shop")
     assert left == ["somebodys-1", "somebodys-2"]
     assert all("deletionTimestamp" not in raw["metadata"] for raw in api.objects.values())
+
+
+@pytest.mark.parametrize(
+    ("watched", "beats_in"),
+    [(("shop", "elsewhere"), "shop"), (("elsewhere",), "elsewhere"), ((), "shop")],
+)
+async def test_the_heartbeat_goes_from_where_the_operator_kept_it(
+    watched: tuple[str, ...], beats_in: str
+) -> None:
+    api = _installed()
+    await _uninstall(api, Kubelet(api), *watched)
+    settings = Settings(pools=SETTINGS, namespaces=watched, lease_namespace="shop")
+    assert settings.heartbeat_namespace == beats_in
+    left = {key[1] for key in api.objects if key[0] == "ConfigMap"}
+    assert left == {"shop", "elsewhere"} - {beats_in}
 
 
 async def test_only_the_watched_namespaces_are_touched_and_only_our_finalizer_goes() -> None:

@@ -107,6 +107,9 @@ capabilities:
 {{- if and .Values.store.sharedSecretName .Values.redis.enabled (not .Values.redis.existingSecret) -}}
 {{- fail "store.sharedSecretName names a store of yours, and redis.enabled asks for one in the cluster: set redis.enabled=false or redis.existingSecret, or leave store.sharedSecretName empty" -}}
 {{- end -}}
+{{- if and .Values.store.caCertificates (not (regexMatch "^(rediss|postgres)" .Values.store.url)) -}}
+{{- fail "store.caCertificates are for a store.url of rediss:// or postgresql://; beside a Secret of yours, put them into it as ca.crt" -}}
+{{- end -}}
 {{- if eq (include "aaa.store.shared" .) .Values.store.secretName -}}
 {{- fail "store.secretName is the namespaces' Secret and must not be the shared store's: choose another name" -}}
 {{- end -}}

@@ -113,6 +113,25 @@ def raw_pod(
     }
 
 
+class StoppedClock:
+    """Goes on only by hand, or while somebody waits."""
+
+    def __init__(self) -> None:
+        self.wall_ms, self.boot = NOW_MS, 1_000.0
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def boot_s(self) -> float:
+        return self.boot
+
+    async def sleep(self, seconds: float) -> None:
+        self.boot += seconds
+
+    def token(self) -> str:
+        return "0" * 16
+
+
 @dataclass
 class World:
     """Objects by (kind, name), and the runs of the store."""

@@ -11,15 +11,12 @@ from starlette.responses import JSONResponse
 from aaa.client import Client
 from aaa_operator import actions as act
 from aaa_operator import names
-from aaa_operator.admission import EXPRESSION, binding_path, policy_path
 from aaa_operator.apply import Applier, Report
 from aaa_operator.election import Election
 from aaa_operator.settings import Settings
 from k8s.fake_api import FakeApi
-from k8s.scene import NOW_MS, SETTINGS, raw_pod, raw_run
-from k8s.shop_scene import Shop
-
-BOUND_S = 20
+from k8s.scene import NOW_MS, SETTINGS, StoppedClock, raw_pod, raw_run
+from k8s.shop import Shop, allow_decisions
 
 
 async def _carry_out(api: FakeApi, *actions: act.Action) -> Report:
@@ -105,7 +102,7 @@ async def test_what_is_put_back_is_remembered_as_the_api_server_answered() -> No
 
 async def test_of_two_operators_one_leads_and_the_other_waits_its_turn() -> None:
     api = FakeApi()
-    clock = _Clock()
+    clock = StoppedClock()
 
     def election(me: str) -> Election:
         return Election(api.api(), namespace="shop", name="l", me=me, ttl_s=15, clock=clock)
@@ -124,59 +121,7 @@ async def test_of_two_operators_one_leads_and_the_other_waits_its_turn() -> None
     assert api.get("Lease", "l")["spec"]["leaseTransitions"] == 2
 
 
-class _Clock:
-    boot = 1_000.0
-
-    def now_ms(self) -> int:
-        return NOW_MS
-
-    def boot_s(self) -> float:
-        return self.boot
-
-    async def sleep(self, seconds: float) -> None:
-        self.boot += seconds
-
-    def token(self) -> str:
-        return "0" * 16
-
-
 # ------------------------------------------------------------------------------- from end to end
-
-
-def _admission(shop: Shop) -> None:
-    name = Settings(pools=SETTINGS).admission_policy
-    rule = {
-        "apiGroups": ["aaa.dev"],
-        "apiVersions": ["v1alpha1"],
-        "operations": ["CREATE"],
-        "resources": ["tooldecisions"],
-    }
-    shop.api.others[policy_path(name)] = {
-        "spec": {
-            "matchConstraints": {"resourceRules": [rule]},
-            "validations": [{"expression": EXPRESSION}],
-        }
-    }
-    binding = {"policyName": name, "validationActions": ["Deny"]}
-    shop.api.others[binding_path(name)] = {"spec": binding}
-
-
-def _decision(shop: Shop) -> dict[str, Any]:
-    run = shop.api.get("AgentRun", "refund")
-    (call,) = run["status"]["pendingApprovals"]
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": "ToolDecision",
-        "metadata": {"name": "yes", "generation": 1},
-        "spec": {
-            "runRef": {"name": "refund", "uid": run["metadata"]["uid"]},
-            "callId": call["callId"],
-            "argsDigest": call["argsDigest"],
-            "decision": "Approve",
-            "decidedBy": "ann",
-            "expiresAt": "2999-01-01T00:00:00Z",
-        },
-    }
 
 
 async def test_an_agent_run_is_refunded_once_with_one_persons_approval(redis_url: str) -> None:
@@ -188,11 +133,11 @@ async def test_an_agent_run_is_refunded_once_with_one_persons_approval(redis_url
         await shop.until("AwaitingApproval", "True/Waiting")
         await shop.restart()
         await shop.settled()
-        shop.api.put(_decision(shop))
+        shop.api.put(shop.approval())
         await shop.settled()
         at = {"kind": "ToolDecision", "name": "yes"}
         assert shop.condition("Accepted", **at) == "Unknown/AdmissionPolicyMissing"
-        _admission(shop)
+        allow_decisions(shop.api)
         await shop.until("Accepted", "True/Taken", **at)
         await shop.until("Succeeded", "True/Completed")
     await shop.settled()
@@ -200,25 +145,25 @@ async def test_an_agent_run_is_refunded_once_with_one_persons_approval(redis_url
     assert run["status"]["result"] == {"text": "done"}
     assert run["metadata"]["finalizers"] == []
     # As long as a worker's pod stands the store is looked at: it may freeze without a run, too.
-    assert (await shop.namespace.look()).in_s == Settings(pools=SETTINGS).store_look_s
+    assert (await shop.operator.namespace.look()).in_s == Settings(pools=SETTINGS).store_look_s
     for raw in [raw for (kind, _, _), raw in shop.api.objects.items() if kind == "Pod"]:
-        shop.cluster.heard("Pod", raw, deleted=True)
-    in_s = (await shop.namespace.look()).in_s
+        shop.operator.cluster.heard("Pod", raw, deleted=True)
+    in_s = (await shop.operator.namespace.look()).in_s
     assert in_s is not None
     assert in_s > Settings(pools=SETTINGS).store_look_s
-    await shop.namespace.close()
+    await shop.close()
 
 
 async def test_a_decision_that_was_taken_before_the_operator_died_counts_as_taken(
     redis_url: str,
 ) -> None:
     shop = Shop(redis_url)
-    _admission(shop)
+    allow_decisions(shop.api)
     shop.api.put(raw_run())
     await shop.settled()
     async with shop.engine() as engine:
         await shop.until("AwaitingApproval", "True/Waiting")
-        decision = _decision(shop)
+        decision = shop.approval()
         spec = decision["spec"]
         run_id = shop.api.get("AgentRun", "refund")["status"]["runId"]
         await Client(engine.store).approve(
@@ -229,7 +174,7 @@ async def test_a_decision_that_was_taken_before_the_operator_died_counts_as_take
         shop.api.put({**other, "spec": {**spec, "decidedBy": "bob"}})
         await shop.until("Accepted", "True/Taken", kind="ToolDecision", name="yes")
         await shop.until("Accepted", "False/Refused", kind="ToolDecision", name="late")
-    await shop.namespace.close()
+    await shop.close()
 
 
 @pytest.mark.parametrize(
@@ -261,4 +206,4 @@ async def test_a_store_that_cannot_be_used_says_what_to_do(secret: Any, reason: 
     shop.api.put(raw_run())
     await shop.settled()
     assert shop.condition("Stalled") == reason
-    await shop.namespace.close()
+    await shop.close()

@@ -18,31 +18,15 @@ from aaa_operator.main import Operator
 from aaa_operator.serving import serve
 from aaa_operator.settings import Settings
 from k8s.fake_api import FakeApi
-from k8s.scene import NOW_MS, SETTINGS
+from k8s.scene import SETTINGS, StoppedClock
 
 
-class _Clock:
-    boot = 1_000.0
-
-    def now_ms(self) -> int:
-        return NOW_MS
-
-    def boot_s(self) -> float:
-        return self.boot
-
-    async def sleep(self, seconds: float) -> None:
-        self.boot += seconds
-
-    def token(self) -> str:
-        return "0" * 16
-
-
-def _heartbeat(clock: _Clock) -> Heartbeat:
+def _heartbeat(clock: StoppedClock) -> Heartbeat:
     return Heartbeat(namespace="shop", me="me", every_s=20, limit_s=60, clock=clock)
 
 
 async def test_a_change_that_does_not_come_back_in_time_ends_the_process() -> None:
-    api, clock = FakeApi(), _Clock()
+    api, clock = FakeApi(), StoppedClock()
     heart = _heartbeat(clock)
     for _ in range(3):
         await heart.beat(api.api())
@@ -56,7 +40,7 @@ async def test_a_change_that_does_not_come_back_in_time_ends_the_process() -> No
 
 
 async def test_while_the_api_server_takes_no_change_there_is_nothing_to_conclude() -> None:
-    api, clock = FakeApi(), _Clock()
+    api, clock = FakeApi(), StoppedClock()
     heart = _heartbeat(clock)
     await heart.beat(api.api())
     heart.heard()
@@ -71,7 +55,7 @@ async def test_while_the_api_server_takes_no_change_there_is_nothing_to_conclude
 
 async def test_every_beat_is_a_change_that_a_watch_must_deliver() -> None:
     api = FakeApi()
-    heart = _heartbeat(_Clock())
+    heart = _heartbeat(StoppedClock())
     for _ in range(2):
         await heart.beat(api.api())
     told = [raw for kind, raw, _ in api.changes if kind == "ConfigMap"]
@@ -91,7 +75,7 @@ async def test_the_watch_hands_the_heartbeat_to_health_and_to_no_namespace() -> 
 
 
 async def test_readiness_waits_for_the_watch_and_both_say_why() -> None:
-    api, clock = FakeApi(), _Clock()
+    api, clock = FakeApi(), StoppedClock()
     heart = _heartbeat(clock)
     async with AsyncExitStack() as stack:
         (port,) = await serve(stack, [(0, health_app(heart))], host="127.0.0.1")

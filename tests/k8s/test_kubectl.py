@@ -119,7 +119,9 @@ def test_evictions_are_listed_with_their_evidence_also_when_no_run_is_left(place
         "data": {"evictions.json": record},
     }
     place.api.put(config)
-    place.cluster.heard("ConfigMap", place.api.get("ConfigMap", names.EVICTIONS), deleted=False)
+    place.shop.operator.cluster.heard(
+        "ConfigMap", place.api.get("ConfigMap", names.EVICTIONS), deleted=False
+    )
     shown = place.type("evictions")
     assert "2027-01-15T07:00:00Z  p-1  Evicted" in shown.out
     assert "worker=p-1-abc, looks=2" in shown.out

@@ -24,7 +24,7 @@ from aaa_operator import names
 from aaa_operator.settings import Settings
 from aaa_operator.tenants import OVERLAP_MS, Tenant, access, is_ours, stands
 from k8s.scene import NOW_MS, SETTINGS, raw_run
-from k8s.shop_scene import Shop
+from k8s.shop import Shop
 from servers import RedisServer
 
 BOUND_S = 30
@@ -171,7 +171,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     shop = Shop(server.url, settings=settings, clock=clock)
     async with asyncio.timeout(BOUND_S):
         yield Site(server, shop, clock, file)
-        await shop.namespace.close()
+        await shop.close()
     with server.client() as admin:
         admin.execute_command("ACL", "DELUSER", "aaa-ns-uid", "aaa-new-uid", "weak")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx2
@@ -31,6 +32,8 @@ class FakeApi:
         self.changes: list[tuple[str, dict[str, Any], bool]] = []
         #: Answers to give instead, once each, by (method, kind).
         self.answers: dict[tuple[str, str], list[Response]] = {}
+        #: Told before and after each write; what it raises ends whoever asked for it.
+        self.on_write: Callable[[str], None] = lambda _: None
         #: Most objects in one answer to a listing.
         self.page = 500
         self._version = 0
@@ -91,6 +94,18 @@ class FakeApi:
         return _said(404, "NotFound") if found is None else JSONResponse(found)
 
     async def _collection(self, request: Request) -> Response:
+        return await self._written(request, self._create)
+
+    async def _written(
+        self, request: Request, handle: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        where = f"{request.method} {request.url.path}"
+        self.on_write(f"before {where}")
+        reply = await handle(request)
+        self.on_write(f"after {where}")
+        return reply
+
+    async def _create(self, request: Request) -> Response:
         kind = KINDS[request.path_params["plural"]]
         raw = await request.json()
         name = raw["metadata"].get("name") or f"{raw['metadata']['generateName']}{self._version}"
@@ -111,6 +126,12 @@ class FakeApi:
         live = self.objects.get((kind, ns, name))
         if request.method == "GET":
             return _said(404, "NotFound") if live is None else JSONResponse(live)
+        return await self._written(request, self._change)
+
+    async def _change(self, request: Request) -> Response:
+        ns, name = request.path_params["ns"], request.path_params["name"]
+        kind = KINDS[request.path_params["plural"]]
+        live = self.objects.get((kind, ns, name))
         body = json.loads(await request.body() or b"{}")
         content, sub = request.headers.get("content-type", ""), request.path_params.get("sub", "")
         if live is None and content != APPLY:

@@ -162,7 +162,11 @@ class Shop:
         return str(self.api.get("AgentRun", name)["status"]["pool"]["name"])
 
     def engine(
-        self, *tools: Tool, pool: str = "", model: Model = ask_for_one, concurrency: int = 64
+        self,
+        *tools: Tool[..., Any],
+        pool: str = "",
+        model: Model = ask_for_one,
+        concurrency: int = 64,
     ) -> Engine:
         """A worker of the pool, as it would run in its pod; it has ``refund`` if nothing else."""
         pool = pool or self.pool()

@@ -13,10 +13,9 @@ from aaa_operator import actions as act
 from aaa_operator import names
 from aaa_operator.apply import Applier, Report
 from aaa_operator.election import Election
-from aaa_operator.settings import Settings
 from k8s.fake_api import FakeApi
-from k8s.scene import NOW_MS, SETTINGS, StoppedClock, raw_pod, raw_run
-from k8s.shop import Shop, allow_decisions
+from k8s.scene import NOW_MS, StoppedClock, raw_pod, raw_run
+from k8s.shop import DEFAULTS, Shop, allow_decisions
 
 
 async def _carry_out(api: FakeApi, *actions: act.Action) -> Report:
@@ -145,12 +144,12 @@ async def test_an_agent_run_is_refunded_once_with_one_persons_approval(redis_url
     assert run["status"]["result"] == {"text": "done"}
     assert run["metadata"]["finalizers"] == []
     # As long as a worker's pod stands the store is looked at: it may freeze without a run, too.
-    assert (await shop.operator.namespace.look()).in_s == Settings(pools=SETTINGS).store_look_s
+    assert (await shop.operator.namespace.look()).in_s == DEFAULTS.store_look_s
     for raw in [raw for (kind, _, _), raw in shop.api.objects.items() if kind == "Pod"]:
         shop.operator.cluster.heard("Pod", raw, deleted=True)
     in_s = (await shop.operator.namespace.look()).in_s
     assert in_s is not None
-    assert in_s > Settings(pools=SETTINGS).store_look_s
+    assert in_s > DEFAULTS.store_look_s
     await shop.close()
 
 

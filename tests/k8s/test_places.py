@@ -15,7 +15,7 @@ from aaa_operator.places import Place, place_of, with_own_files
 from aaa_operator.settings import Settings
 from k8s.fake_api import FakeApi
 from k8s.scene import SETTINGS, raw_run
-from k8s.shop_scene import Shop
+from k8s.shop import Shop
 from servers import RedisServer
 from stores.redis_words import Wire
 
@@ -113,4 +113,4 @@ async def test_a_store_of_a_private_authority_is_trusted_by_what_lies_in_its_sec
         shop.api.put(raw_run())
         await shop.settled()
         assert shop.condition("Stalled") == condition
-        await shop.namespace.close()
+        await shop.close()

@@ -12,13 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from aaa.cli import exits, loop
-from aaa.cli.deciding import parse_json
+from aaa.cli.deciding import resolution
 from aaa.cli.duration import parse_duration
-from aaa.cli.options import CallArgument, JsonOption
-from aaa.errors import CallNotFound, ConfigError, DecisionRefused
+from aaa.cli.options import (
+    CallArgument,
+    DigestOption,
+    DoneOption,
+    ForOption,
+    HowOption,
+    JsonOption,
+    NotDoneOption,
+    ResultArgument,
+    RetryOption,
+)
+from aaa.errors import CallNotFound, DecisionRefused
 from aaa_kubectl.looking import PROGRAM, RunName
 
 if TYPE_CHECKING:
+    from aaa.client import Resolution
     from aaa_kubectl.site import Site
 
 #: How long the command waits for the operator to take a decision, and how often it looks.
@@ -28,25 +39,20 @@ _LOOK_S: Final = 0.5
 NoWaitOption = Annotated[
     bool, typer.Option("--no-wait", help="Do not wait for the operator to take it.")
 ]
+#: A resolution, as a ToolDecision calls it.
+_DECISIONS: Final[dict[Resolution, str]] = {
+    "done": "MarkDone",
+    "not_done": "MarkNotDone",
+    "retry": "Retry",
+}
 _REVIEW: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 def approve(
     run: RunName,
     call: CallArgument,
-    digest: Annotated[
-        str | None,
-        typer.Option(
-            "--digest",
-            metavar="DIGEST",
-            help="Approve only if the call still has these arguments ('pending' shows it).",
-            show_default=False,
-        ),
-    ] = None,
-    lasts: Annotated[
-        str,
-        typer.Option("--for", metavar="DURATION", help="How long it holds until the call runs."),
-    ] = "24h",
+    digest: DigestOption = None,
+    lasts: ForOption = "24h",
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")] = "",
     no_wait: NoWaitOption = False,
     json: JsonOption = False,
@@ -97,18 +103,11 @@ def reject(
 def resolve(
     run: RunName,
     call: CallArgument,
-    result: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RESULT]", help="With --done: what it gave, as JSON.", show_default=False
-        ),
-    ] = None,
-    done: Annotated[bool, typer.Option("--done", help="It did happen.")] = False,
-    not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen.")] = False,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Run it again, under the same idempotency key.")
-    ] = False,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="How you know.")] = "",
+    result: ResultArgument = None,
+    done: DoneOption = False,
+    not_done: NotDoneOption = False,
+    retry: RetryOption = False,
+    reason: HowOption = "",
     no_wait: NoWaitOption = False,
     json: JsonOption = False,
 ) -> int:
@@ -122,21 +121,15 @@ def resolve(
       kubectl aaa resolve refund-a-100 c5-0 --not-done --reason 'not in the ledger'
       kubectl aaa resolve refund-a-100 c5-0 --retry
     """
-    said = {"MarkDone": done, "MarkNotDone": not_done, "Retry": retry}
-    chosen = [decision for decision, wanted in said.items() if wanted]
-    if len(chosen) != 1:
-        raise ConfigError("resolve: say exactly one of --done, --not-done and --retry")
-    if result is not None and not done:
-        raise ConfigError("resolve: a result goes with --done only")
-    words = {"MarkDone": "done", "MarkNotDone": "not done", "Retry": "retry"}[chosen[0]]
+    word, value = resolution(result, done=done, not_done=not_done, retry=retry)
     return loop.run(
         _decide(
             run,
             call,
-            chosen[0],
+            _DECISIONS[word],
             reason=reason,
-            result=None if result is None else parse_json(result, where="RESULT"),
-            words=f"resolved {call} of {run}: {words}",
+            result=value,
+            words=f"resolved {call} of {run}: {word.replace('_', ' ')}",
             wait=not no_wait,
             json=json,
         )

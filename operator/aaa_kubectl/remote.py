@@ -144,6 +144,7 @@ def call_of(told: Json) -> CallView:
         reason=str(told["reason"]),
         attempts=int(told["attempts"]),
         since_ms=int(told["sinceMs"]),
+        retriable=bool(told.get("retriable", True)),
         evidence=tuple(event_of(each) for each in told["evidence"]),
     )
 

@@ -79,6 +79,7 @@ def call_shown(view: CallView, *, name: str) -> Json:
         "reason": _short(view.reason),
         "attempts": view.attempts,
         "sinceMs": view.since_ms,
+        "retriable": view.retriable,
         "evidence": [event_shown(event) for event in view.evidence[-MAX_EVIDENCE:]],
         "cut": [] if arguments == view.arguments else ["arguments"],
     }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
@@ -43,6 +42,8 @@ from aaa.store.redis_acl import acl_rule as acl_rule  # noqa: PLC0414 - re-expor
 from aaa.store.redis_acl import password_digest as password_digest  # noqa: PLC0414 - re-exported
 from aaa.store.redis_acl import tenant_url as tenant_url  # noqa: PLC0414 - re-exported
 from aaa.telemetry import RunTraces, Telemetry
+from aaa.waiting import CallView as CallView  # noqa: PLC0414 - re-exported
+from aaa.waiting import folded, question_of, view_of
 
 if TYPE_CHECKING:
     from aaa.store.redis.users import RedisUsers
@@ -55,23 +56,6 @@ MAX_RUNS: Final = 1_000_000
 TRIES: Final = 5
 
 Resolution = Literal["done", "not_done", "retry"]
-
-
-@dataclass(frozen=True, slots=True)
-class CallView:
-    """A call that waits for a person: for an approval, or because its effect is unknown."""
-
-    run_id: str
-    call_id: str
-    name: str
-    arguments: dict[str, Any]
-    args_digest: str
-    idempotency_key: str
-    reason: str
-    attempts: int
-    since_ms: int
-    #: Outcomes that came too late to count, as evidence (G6).
-    evidence: tuple[Event, ...] = ()
 
 
 class Client:
@@ -139,9 +123,9 @@ class Client:
         found = []
         for info in await self._of(run_id, status="waiting"):
             events = await self.store.read(info.run_id)
-            state = _folded(info.run_id, events)
+            state = folded(info.run_id, events)
             found += [
-                _view(call, events, reason=_asked(call, events).data["reason"])
+                view_of(state, call, events, reason=question_of(call, events).data["reason"])
                 for call in state.open_calls.values()
                 if call.waiting
             ]
@@ -152,9 +136,9 @@ class Client:
         found = []
         for info in await self._of(run_id, status="unknown"):
             events = await self.store.read(info.run_id)
-            state = _folded(info.run_id, events)
+            state = folded(info.run_id, events)
             found += [
-                _view(call, events, reason=call.result.data["error"])
+                view_of(state, call, events, reason=call.result.data["error"])
                 for call in state.unknown.values()
                 if call.result is not None
             ]
@@ -258,7 +242,7 @@ class Client:
         With ``args_digest`` the approval is refused if it is for other arguments.
         """
         call, events = await self._waiting(run_id, call_id)
-        asked = _asked(call, events)
+        asked = question_of(call, events)
         digest = args_digest or asked.data["args_digest"]
         count = sum(e.type == ev.APPROVED and e.parent == call.request.id for e in events)
         approved = call.request.named(
@@ -394,7 +378,7 @@ class Client:
 
     async def _waiting(self, run_id: str, call_id: str) -> tuple[CallState, list[Event]]:
         events = await self.events(run_id)
-        call = _folded(run_id, events).call_named(call_id)
+        call = folded(run_id, events).call_named(call_id)
         if call is None:
             raise CallNotFound(f"run {run_id} has no call {call_id!r}")
         if not call.waiting:
@@ -470,41 +454,3 @@ def _said(verdict: port.Verdict) -> str:
     if isinstance(verdict, Refused):
         return _WORDS.get(verdict.why, f"refused ({verdict.why})")
     raise AssertionError(f"unexpected verdict {verdict!r}")
-
-
-def _folded(run_id: str, events: list[Event]) -> RunState:
-    state = RunState(run_id)
-    for event in events:
-        state.fold(event)
-    return state
-
-
-def _asked(call: CallState, events: list[Event]) -> Event:
-    """The newest question about the call."""
-    return next(
-        event
-        for event in reversed(events)
-        if event.type == ev.APPROVAL_REQUESTED and event.parent == call.request.id
-    )
-
-
-def _view(call: CallState, events: list[Event], *, reason: str) -> CallView:
-    data = call.request.data
-    arguments = data["arguments"]
-    evidence = tuple(
-        event
-        for event in events
-        if event.type == ev.TOOL_STALE_RESULT and event.parent == call.request.id
-    )
-    return CallView(
-        run_id=call.request.run_id,
-        call_id=call.call_id,
-        name=call.name,
-        arguments=arguments,
-        args_digest=ev.args_digest(call.name, arguments),
-        idempotency_key=data["idempotency_key"],
-        reason=reason,
-        attempts=call.attempts,
-        since_ms=(call.result or call.request).time,
-        evidence=evidence,
-    )

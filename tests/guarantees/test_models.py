@@ -277,6 +277,7 @@ async def test_a_retry_in_a_run_that_has_ended_is_refused(world: World) -> None:
     one = await world.worker("w1", doubtful(world), model=model)
     await one.run()
     (view,) = await world.client.unknown()
+    assert not view.retriable
     with pytest.raises(DecisionRefused, match="has ended"):
         await world.client.resolve("run", view.call_id, "retry", by="me")
     await world.client.resolve("run", view.call_id, "done", by="me")

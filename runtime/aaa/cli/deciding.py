@@ -12,7 +12,21 @@ import typer
 
 from aaa.cli import loop
 from aaa.cli.duration import parse_duration
-from aaa.cli.options import ByOption, CallArgument, JsonOption, RunArgument, StoreOption, said_by
+from aaa.cli.options import (
+    ByOption,
+    CallArgument,
+    DigestOption,
+    DoneOption,
+    ForOption,
+    HowOption,
+    JsonOption,
+    NotDoneOption,
+    ResultArgument,
+    RetryOption,
+    RunArgument,
+    StoreOption,
+    said_by,
+)
 from aaa.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,19 +39,8 @@ def approve(
     call: CallArgument,
     store: StoreOption = None,
     by: ByOption = None,
-    digest: Annotated[
-        str | None,
-        typer.Option(
-            "--digest",
-            metavar="DIGEST",
-            help="Approve only if the call still has these arguments ('aaa pending' shows it).",
-            show_default=False,
-        ),
-    ] = None,
-    lasts: Annotated[
-        str,
-        typer.Option("--for", metavar="DURATION", help="How long it holds until the call runs."),
-    ] = "24h",
+    digest: DigestOption = None,
+    lasts: ForOption = "24h",
     json: JsonOption = False,
 ) -> int:
     """Approve one waiting call, as it is now.
@@ -88,18 +91,11 @@ def reject(
 def resolve(
     run: RunArgument,
     call: CallArgument,
-    result: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RESULT]", help="With --done: what it gave, as JSON.", show_default=False
-        ),
-    ] = None,
-    done: Annotated[bool, typer.Option("--done", help="It did happen.")] = False,
-    not_done: Annotated[bool, typer.Option("--not-done", help="It did not happen.")] = False,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Run it again, under the same idempotency key.")
-    ] = False,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="How you know.")] = "",
+    result: ResultArgument = None,
+    done: DoneOption = False,
+    not_done: NotDoneOption = False,
+    retry: RetryOption = False,
+    reason: HowOption = "",
     store: StoreOption = None,
     by: ByOption = None,
     json: JsonOption = False,
@@ -114,20 +110,12 @@ def resolve(
       aaa resolve refund-a-100 c5-0 --not-done --reason 'not in the ledger'
       aaa resolve refund-a-100 c5-0 --retry
     """
-    words: dict[Resolution, bool] = {"done": done, "not_done": not_done, "retry": retry}
-    chosen = [word for word, said in words.items() if said]
-    if len(chosen) != 1:
-        raise ConfigError("resolve: say exactly one of --done, --not-done and --retry")
-    if result is not None and not done:
-        raise ConfigError("resolve: a result goes with --done only")
-    value = None if result is None else parse_json(result, where="RESULT")
+    word, value = resolution(result, done=done, not_done=not_done, retry=retry)
     return _decide(
         run,
         store,
-        lambda client: client.resolve(
-            run, call, chosen[0], by=said_by(by), result=value, reason=reason
-        ),
-        f"resolved {call} of {run}: {chosen[0].replace('_', ' ')}",
+        lambda client: client.resolve(run, call, word, by=said_by(by), result=value, reason=reason),
+        f"resolved {call} of {run}: {word.replace('_', ' ')}",
         json,
     )
 
@@ -230,6 +218,19 @@ async def _delete(run: str, store: str | None, *, force: bool, json: bool) -> in
     return 0
 
 
+def resolution(
+    result: str | None, *, done: bool, not_done: bool, retry: bool
+) -> tuple[Resolution, Any]:
+    """What the options of ``resolve`` say: the one word, and what the call gave."""
+    words: dict[Resolution, bool] = {"done": done, "not_done": not_done, "retry": retry}
+    chosen = [word for word, said in words.items() if said]
+    if len(chosen) != 1:
+        raise ConfigError("resolve: say exactly one of --done, --not-done and --retry")
+    if result is not None and not done:
+        raise ConfigError("resolve: a result goes with --done only")
+    return chosen[0], None if result is None else parse_json(result, where="RESULT")
+
+
 def parse_json(text: str, *, where: str) -> Any:
     """A JSON value from the command line. Raises :class:`ConfigError` with line and column."""
     import json
@@ -239,7 +240,8 @@ def parse_json(text: str, *, where: str) -> Any:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{where} is not JSON: {error}") from None
+        quoted = f"; a text stands in quotes: '{json.dumps(text)}'" if text.isprintable() else ""
+        raise ConfigError(f"{where} is not JSON: {error}{quoted}") from None
     try:
         canonical(value)  # Python reads more than JSON: NaN, half a character
     except ValueError as error:

@@ -29,6 +29,30 @@ ByOption = Annotated[
 ]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 CallArgument = Annotated[str, typer.Argument(metavar="CALL", help="The call's id, such as c3-0.")]
+DigestOption = Annotated[
+    str | None,
+    typer.Option(
+        "--digest",
+        metavar="DIGEST",
+        help="Approve only if the call still has these arguments ('pending' shows it).",
+        show_default=False,
+    ),
+]
+ForOption = Annotated[
+    str, typer.Option("--for", metavar="DURATION", help="How long it holds until the call runs.")
+]
+ResultArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RESULT]", help="With --done: what it gave, as JSON.", show_default=False
+    ),
+]
+DoneOption = Annotated[bool, typer.Option("--done", help="It did happen.")]
+NotDoneOption = Annotated[bool, typer.Option("--not-done", help="It did not happen.")]
+RetryOption = Annotated[
+    bool, typer.Option("--retry", help="Run it again, under the same idempotency key.")
+]
+HowOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="How you know.")]
 
 
 def said_by(by: str | None) -> str:

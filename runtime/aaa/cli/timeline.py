@@ -185,14 +185,9 @@ def print_unknown(console: Console, view: CallView, tail: str = "", program: str
     """A call whose effect is unknown, with the evidence and the commands to type."""
     head = Text(f"{view.name} {view.call_id}", style="bold")
     head.append(f" may have happened ({short(view.reason, 80)}); look it up", style=STYLES["bad"])
-    _print_call(
-        console,
-        head,
-        view,
-        f"{program} resolve {view.run_id} {view.call_id} --done{tail}",
-        f"{program} resolve {view.run_id} {view.call_id} --not-done{tail}",
-        f"{program} resolve {view.run_id} {view.call_id} --retry{tail}",
-    )
+    words = ("done", "not-done", "retry") if view.retriable else ("done", "not-done")
+    resolve = f"{program} resolve {view.run_id} {view.call_id}"
+    _print_call(console, head, view, *(f"{resolve} --{word}{tail}" for word in words))
     for event in view.evidence:
         line = line_of(event)
         text = f"evidence: event {event.seq}: {line.words}: {line.detail}"

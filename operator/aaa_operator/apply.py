@@ -20,7 +20,8 @@ from aaa_operator.api import Api, ApiFailure
 from aaa_operator.conditions import Judged, no, yes
 from aaa_operator.decisions import status_with
 from aaa_operator.evictions import EvictionRecord
-from aaa_operator.observe import timestamp_of
+from aaa_operator.hindrances import hindrance
+from aaa_operator.observe import Problem, timestamp_of
 from aaa_operator.render import digest
 
 log = logging.getLogger("aaa.operator")
@@ -47,6 +48,8 @@ class Report:
     #: What failed, a sentence each: plan again after a back-off.
     failures: list[str] = field(default_factory=list)
     retry_after_s: float = 0.0
+    #: What will be refused again until somebody mends it.
+    hindered: list[tuple[act.Action, Problem]] = field(default_factory=list)
     #: Uids of the objects whose status was written.
     written: list[str] = field(default_factory=list)
     #: Each action with what became of it: ``done``, ``stale``, or the failure's reason.
@@ -83,6 +86,9 @@ class Applier:
             report.stale += 1
             report.results.append((action, "stale"))
             return
+        lasting = hindrance(failure.status, str(failure))
+        if lasting is not None:
+            report.hindered.append((action, lasting))
         report.results.append((action, failure.reason))
         report.failures.append(f"{type(action).__name__} ({action.reason}): {failure}")
         report.retry_after_s = max(report.retry_after_s, failure.retry_after_s or 0.0)

@@ -56,6 +56,8 @@ class Around:
     store_secrets: frozenset[str] = frozenset()
     decisions_barred: Problem | None = None
     quarantined: Mapping[str, Problem] = field(default_factory=dict)
+    hindered: Mapping[str, Problem] = field(default_factory=dict)
+    unread: Problem | None = None
 
 
 class Cluster:
@@ -161,6 +163,8 @@ class Cluster:
             store=store,
             written_ms=dict(seen.written_ms),
             quarantined=around.quarantined,
+            hindered=around.hindered,
+            unread=around.unread,
             decisions_barred=around.decisions_barred,
         )
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from aaa.client import Client
 from aaa.clock import SYSTEM_CLOCK, Clock
 from aaa.errors import AAAError, AccessRefused, StoreUnavailable
+from aaa.manifest import AgentRun
 from aaa.telemetry import Telemetry
 from aaa_operator import frozen, names
 from aaa_operator.actions import Admit, DeletePod, Evict, Expel
@@ -16,6 +17,7 @@ from aaa_operator.admission import binding_path, judge_admission, policy_path
 from aaa_operator.api import Api, ApiFailure
 from aaa_operator.apply import Applier, Report
 from aaa_operator.cluster import Around, Cluster
+from aaa_operator.hindrances import hindered, hindrance
 from aaa_operator.metrics import Metrics
 from aaa_operator.observe import PodSeen, Problem, RunSeen, StoreSeen, meta_of
 from aaa_operator.places import Place, place_of
@@ -53,6 +55,8 @@ class Namespace:
         self._held = 0
         self._store = StoreWatch(canary=canary, ttl_s=settings.pools.worker_ttl_s)
         self._uid = ""
+        #: What the last pass was refused for good.
+        self._hindered: Mapping[str, Problem] = {}
         #: Whether this process may have made the namespace's user.
         self._admitted = False
         #: The store of the last active runs, while there are workers.
@@ -84,13 +88,17 @@ class Namespace:
         with reconciling(self._telemetry, self.name, actions):
             report = await applier.carry_out(actions)
         self._forget(report, needed=bool(runs) or self._needed(active))
+        mended = self._hindered and not report.hindered
+        self._hindered = hindered(report.hindered)
         for uid in report.written:
             self._cluster.wrote(self.name, uid, now_ms=now_ms)
         if self._metrics is not None:
             took_s = self._clock.boot_s() - began_s
             self._metrics.looked(self.name, report, store=store, held=self._held, took_s=took_s)
         watching = store.problem is None or bool(active)
-        return self._again(report, watching=watching, in_ms=todo.again_in_ms)
+        # What is mended is said at once.
+        again_in_ms = 0 if mended else todo.again_in_ms
+        return self._again(report, watching=watching, in_ms=again_in_ms)
 
     async def store_url(self, runs: list[RunSeen]) -> str | Problem:
         """The URL of the store that these runs are in; of none, the namespace's own."""
@@ -213,25 +221,18 @@ class Namespace:
         if deleting:
             found = await self._api.get_path(f"/api/v1/namespaces/{self.name}")
             terminating = (found.get("status") or {}).get("phase") == "Terminating"
+        unread: Problem | None = None
         config_maps: dict[str, Mapping[str, Any]] = {}
         accounts: dict[str, bool] = {}
         secrets: dict[str, bool] = {}
-        for run in active:
-            if run.started or run.manifest is None:
-                continue
-            spec = run.manifest.spec
-            if spec.input.config_map_ref is not None:
-                await self._config_map(spec.input.config_map_ref.name, config_maps)
-            if spec.agent.source is not None:
-                await self._config_map(spec.agent.source.config_map_ref.name, config_maps)
-            account = spec.agent.service_account_name
-            if account is not None and account not in accounts:
-                accounts[account] = await self._labelled(
-                    "ServiceAccount", account, names.WORKER_ACCOUNT, value="true"
-                )
-            secret = None if spec.store is None else spec.store.secret_ref.name
-            if secret is not None and secret not in secrets:
-                secrets[secret] = await self._labelled("Secret", secret, names.STORE)
+        try:
+            for run in active:
+                if not run.started and run.manifest is not None:
+                    await self._named_by(run.manifest, config_maps, accounts, secrets)
+        except ApiFailure as failure:
+            unread = hindrance(failure.status, str(failure))
+            if unread is None:
+                raise
         return Around(
             namespace_uid=self._uid,
             terminating=terminating,
@@ -240,7 +241,31 @@ class Namespace:
             store_secrets=frozenset(name for name, fits in secrets.items() if fits),
             decisions_barred=await self._barred(),
             quarantined=self._quarantined(now_ms),
+            hindered=self._hindered,
+            unread=unread,
         )
+
+    async def _named_by(
+        self,
+        manifest: AgentRun,
+        config_maps: dict[str, Mapping[str, Any]],
+        accounts: dict[str, bool],
+        secrets: dict[str, bool],
+    ) -> None:
+        """Look at what a run that is to begin refers to."""
+        spec = manifest.spec
+        if spec.input.config_map_ref is not None:
+            await self._config_map(spec.input.config_map_ref.name, config_maps)
+        if spec.agent.source is not None:
+            await self._config_map(spec.agent.source.config_map_ref.name, config_maps)
+        account = spec.agent.service_account_name
+        if account is not None and account not in accounts:
+            accounts[account] = await self._labelled(
+                "ServiceAccount", account, names.WORKER_ACCOUNT, value="true"
+            )
+        secret = None if spec.store is None else spec.store.secret_ref.name
+        if secret is not None and secret not in secrets:
+            secrets[secret] = await self._labelled("Secret", secret, names.STORE)
 
     async def _config_map(self, name: str, found: dict[str, Mapping[str, Any]]) -> None:
         if name not in found:
@@ -265,8 +290,14 @@ class Namespace:
         if not self._cluster.undecided(self.name):
             return None
         name = self._settings.admission_policy
-        policy = await self._get_path(policy_path(name))
-        binding = await self._get_path(binding_path(name))
+        try:
+            policy = await self._get_path(policy_path(name))
+            binding = await self._get_path(binding_path(name))
+        except ApiFailure as failure:
+            unread = hindrance(failure.status, str(failure))
+            if unread is None:
+                raise
+            return unread
         return judge_admission(policy, binding, name=name)
 
     async def _get_path(self, where: str) -> dict[str, Any] | None:

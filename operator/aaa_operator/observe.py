@@ -228,6 +228,10 @@ class Snapshot:
     written_ms: Mapping[str, int] = field(default_factory=dict)
     #: Runs that have frozen pods again and again, by run id: quarantined.
     quarantined: Mapping[str, Problem] = field(default_factory=dict)
+    #: What the API server refused in the last pass, by pool, by ``run/<name>``, or ``""`` for all.
+    hindered: Mapping[str, Problem] = field(default_factory=dict)
+    #: What the operator may not read in this pass: then no absence means anything.
+    unread: Problem | None = None
     #: ``None`` while the admission policy that binds ``decidedBy`` stands as installed.
     decisions_barred: Problem | None = None
 
@@ -300,7 +304,7 @@ def pod_of(raw: Raw) -> PodSeen:
         started_ms=ms_of((state.get("running") or {}).get("startedAt")),
         restarts=worker.get("restartCount", 0),
         image_id=worker.get("imageID", ""),
-        trouble=_trouble(status, worker),
+        trouble=_trouble(meta.name, status, worker),
     )
 
 
@@ -352,18 +356,19 @@ _TROUBLE: Final = {
     "ErrImageNeverPull": "the image is not on the node and imagePullPolicy is Never",
     "CreateContainerConfigError": "a Secret or ConfigMap that the pod refers to is missing",
     "CreateContainerError": "the container cannot be created",
-    "CrashLoopBackOff": "the worker ends again and again; look at its log: kubectl logs {pod}",
+    "CrashLoopBackOff": "the worker ends again and again; look at its log: kubectl logs --previous {pod}",
 }
 
 
-def _trouble(status: Raw, worker: Raw) -> Problem | None:
+def _trouble(name: str, status: Raw, worker: Raw) -> Problem | None:
     waiting = (worker.get("state") or {}).get("waiting") or {}
     reason = waiting.get("reason", "")
     if reason in _TROUBLE:
         ended = (worker.get("lastState") or {}).get("terminated") or {}
         details = [waiting.get("message", ""), (ended.get("message") or "").strip()]
         said = "; ".join(text for text in details if text)[:400]
-        return Problem(reason, _TROUBLE[reason] + (f" ({said})" if said else ""))
+        what = _TROUBLE[reason].format(pod=name)
+        return Problem(reason, what + (f" ({said})" if said else ""))
     for found in status.get("conditions") or ():
         if found.get("type") == "PodScheduled" and found.get("status") == "False":
             return Problem("Unschedulable", f"no node takes the pod: {found.get('message', '')}")

@@ -11,6 +11,7 @@ from aaa_operator import names, submit
 from aaa_operator.actions import Action, Require, SetFinalizers, Submit
 from aaa_operator.binding import Binding, Bound, against, bind, judged_before, layers_in
 from aaa_operator.ending import RunPlan, calls_of, control, deleting, finished, write
+from aaa_operator.hindrances import EVERYBODY, run_key
 from aaa_operator.observe import Problem, Progress, RunSeen, Snapshot
 from aaa_operator.pools import Demand, pool_state
 from aaa_operator.render import PoolPlan, pool_of_revision, render_pool
@@ -33,6 +34,8 @@ def plan_run(
         return finished(run, snapshot)
     if run.meta.deleting:
         return deleting(run, snapshot, settings)
+    if snapshot.unread is not None and not run.started:
+        return _unplaced(run, snapshot.unread, snapshot)
     pool = _pool_of(run, snapshot, settings)
     if isinstance(pool, Problem):
         return _unplaced(run, pool, snapshot)
@@ -62,8 +65,10 @@ class _Active:
             policy_acknowledged=self.acknowledged,
             pool=pool.name,
             image_ids=state.image_ids,
-            workers=state.problem,
-            stalled=snapshot.quarantined.get(run.run_id or ""),
+            workers=snapshot.hindered.get(pool.name) or state.problem,
+            stalled=snapshot.quarantined.get(run.run_id or "")
+            or snapshot.hindered.get(run_key(run.meta.name))
+            or snapshot.hindered.get(EVERYBODY),
         )
         self.step = submit.next_step(
             run,

@@ -268,7 +268,7 @@ def test_a_run_that_waits_for_a_person_needs_no_pod() -> None:
     [
         ({"reason": "ImagePullBackOff", "message": "not found"}, "ImagePullBackOff", "spec.agent"),
         ({"reason": "CreateContainerConfigError"}, "CreateContainerConfigError", "missing"),
-        ({"reason": "CrashLoopBackOff"}, "CrashLoopBackOff", "kubectl logs"),
+        ({"reason": "CrashLoopBackOff"}, "CrashLoopBackOff", "kubectl logs --previous aaa-"),
         ({"reason": "ContainerCreating"}, "Starting", "no worker is ready yet"),
     ],
 )

@@ -238,11 +238,28 @@ def test_only_the_operator_mounts_the_shared_stores_address(helm: Helm, case: st
 def test_every_alert_is_explained_in_the_documentation(helm: Helm) -> None:
     rule = helm.one("PrometheusRule", "aaa-operator", MATRIX["everything on"])
     alerts = [each for group in rule["spec"]["groups"] for each in group["rules"]]
-    page = (CHART.parents[1] / "docs" / "kubernetes" / "install.md").read_text()
+    page = (CHART.parents[1] / "docs" / "kubernetes" / "operations.md").read_text()
     assert [each["alert"] for each in alerts] == re.findall(r"^\| `(AAA\w+)` \|", page, re.M)
     for each in alerts:
         assert "aaa_operator_" in each["expr"]
         assert {"summary", "description"} == set(each["annotations"])
+
+
+def test_the_page_about_uninstalling_forgets_all_that_the_chart_leaves_behind(helm: Helm) -> None:
+    page = (CHART.parents[1] / "docs" / "kubernetes" / "upgrade.md").read_text()
+    commands = page.partition("To forget everything")[2].split("```")[1]
+    words = {word for line in commands.splitlines() for word in re.split(r"[\s,]+", line)}
+    kept = [
+        each
+        for each in helm.objects()
+        if (each["metadata"].get("annotations") or {}).get("helm.sh/resource-policy") == "keep"
+    ]
+    assert len(kept) > 5
+    assert {each["metadata"]["name"] for each in kept} <= words
+    assert {"data-aaa-redis-0", f"{names.MANAGED_BY}={names.MANAGER}"} <= words
+    by_hand = page.partition("by hand, in this order")[2].split("```")[1]
+    steps = ["deployment aaa-operator", names.HEARTBEAT, names.POOL, "/metadata/finalizers"]
+    assert [by_hand.index(step) for step in steps] == sorted(map(by_hand.index, steps))
 
 
 def test_monitors_look_where_metrics_are(helm: Helm) -> None:

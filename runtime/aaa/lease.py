@@ -40,6 +40,7 @@ class Lease:
     """One held call. ``stop`` is set, once, with the reason why its holder should stop."""
 
     __slots__ = (
+        "_awaited",
         "_fresh",
         "_loop",
         "every_s",
@@ -59,13 +60,14 @@ class Lease:
         self.stop: asyncio.Future[str] = self._loop.create_future()
         self.trust_until_s = 0.0
         self._fresh = asyncio.Event()
+        self._awaited = False
         self.renewed(sent_s)
 
     def renewed(self, sent_s: float) -> None:
         """The store renewed it on a request sent at ``sent_s``. Called from the thread."""
         until_s = sent_s + self.ttl_s - min(MARGIN * self.ttl_s, MAX_MARGIN_S)
         self.trust_until_s = max(self.trust_until_s, until_s)
-        if not self._loop.is_closed():
+        if self._awaited and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._fresh.set)
 
     async def trusted(self, clock: Clock) -> bool:
@@ -75,6 +77,9 @@ class Lease:
         """
         while clock.boot_s() >= self.trust_until_s and not self.stop.done():
             self._fresh.clear()
+            self._awaited = True
+            if clock.boot_s() < self.trust_until_s:
+                break  # renewed in between, by a thread that did not know of us
             renewed = asyncio.ensure_future(self._fresh.wait())
             either: set[asyncio.Future[Any]] = {renewed, self.stop}
             try:
@@ -116,6 +121,8 @@ class Heartbeat:
         self._info = b"{}"
         self._told_info: bytes | None = None
         self._told_s = self._pulsed_s = -math.inf
+        #: When the thread looks again by itself (``boot_s``).
+        self._next_s = math.inf
         self._shortest_ttl_s: Callable[[], float] = lambda: ttl_s
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -168,14 +175,13 @@ class Heartbeat:
         """Renew this lease from now on, and no older one on the same call."""
         key = (lease.held.run_id, lease.held.request_id)
         with self._lock:
-            shortest = min((each.every_s for each in self._leases.values()), default=self._scan_s())
             older = self._leases.get(key)
             self._leases[key] = lease
         if older is not None:
             older.tell("lost")  # the store has given the call out again; no pulse will say so
-        stale = self._clock.boot_s() >= lease.trust_until_s
-        if lease.every_s < shortest or stale:
-            self._wake.set()  # the thread may be sleeping for longer than this one can wait
+        now_s = self._clock.boot_s()
+        if now_s + lease.every_s < self._next_s or now_s >= lease.trust_until_s:
+            self._wake.set()  # the thread would sleep for longer than this one can wait
 
     def release(self, lease: Lease) -> None:
         """Renew it no more."""
@@ -226,6 +232,7 @@ class Heartbeat:
                 if self._blocked():
                     return
                 self._wake.clear()
+                self._next_s = self._clock.boot_s() + self._period_s()
                 try:
                     renewer = renewer or self._store.renewer()
                     wait_s = self.pulse(renewer)
@@ -237,7 +244,9 @@ class Heartbeat:
                     message = "renewal failed unexpectedly, will try again"
                     tell(log, names.LOG_RENEW_BROKE, message, exc_info=True, worker=self.worker)
                     wait_s = RETRY_SHARE * self._period_s()
-                self._wake.wait(wait_s if self._suspected_s is None else min(wait_s, 0.1))
+                wait_s = wait_s if self._suspected_s is None else min(wait_s, 0.1)
+                self._next_s = self._clock.boot_s() + wait_s
+                self._wake.wait(wait_s)
             if renewer is not None and self._leave:
                 renewer.leave(self.worker)
         except Exception as error:  # noqa: BLE001 - leaving is a courtesy; the TTL does the rest

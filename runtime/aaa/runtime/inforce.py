@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from aaa.errors import FixError
-from aaa.policy import PolicyLayers
+from aaa.policy import PolicyLayers, ToolSettings
 from aaa.store import port
 from aaa.store.port import ToolTerms
 from aaa.tools import ToolHandler
@@ -28,6 +28,8 @@ class InForce:
         self.refused: dict[str, str] = {}
         self._under: dict[str, ToolHandler | None] = {}
         self._offers: dict[str, dict[str, ToolTerms]] = {}
+        #: What is offered of the tools as the code has them, and of which compilation that is.
+        self._own: tuple[Mapping[str, ToolSettings], dict[str, ToolTerms]] | None = None
 
     @property
     def policies(self) -> frozenset[str]:
@@ -70,11 +72,19 @@ class InForce:
         """The queues of tools to claim from; of runs that require ``policy``, or of all."""
         if policy:
             return dict(self._offers.get(policy, {}))
-        own = {} if self.required or self.tools is None else _offer(self.tools, "")
+        own = dict(self._own_offer())
         if policy is None:
             for offer in self._offers.values():
                 own |= offer
         return own
+
+    def _own_offer(self) -> dict[str, ToolTerms]:
+        if self.required or self.tools is None:
+            return {}
+        settings = self.tools.compiled
+        if self._own is None or self._own[0] is not settings:
+            self._own = (settings, _offer(self.tools, ""))
+        return self._own[1]
 
     def handlers(self) -> Iterable[ToolHandler]:
         """Every set of tools under which a call may run here."""

@@ -282,7 +282,7 @@ class Owner:
             with self._observer.deciding(state, owned.algorithm) as step:
                 entries = decide(state, owned.algorithm, self._tools(state), owned.begun)
                 step.decided(len(entries))
-        opened = sum(isinstance(entry.effect, port.OpenCall) for entry in entries)
+        opened = [e.effect.queue for e in entries if isinstance(e.effect, port.OpenCall)]
         return Append(
             run_id=owned.run_id,
             entries=tuple(entries),
@@ -324,17 +324,20 @@ class Owner:
         what = "has not read" if why is None else f"refuses ({why})"
         return f"run {run_id} requires policy {policy}, which this worker {what}; such runs wait"
 
-    def _offer(self, opened: int, policy: str) -> Offer | None:
+    def _offer(self, opened: Sequence[str], policy: str) -> Offer | None:
+        """To claim at once what the decision opens, of the queues that it opens."""
         if self.draining or not opened:
             return None
-        limit = self._executor.reserve(opened)
+        served = self._executor.queues(policy)
+        queues = {queue: served[queue] for queue in opened if queue in served}
+        limit = self._executor.reserve(len(opened)) if queues else 0
         if not limit:
             return None
         return Offer(
             worker=self._cluster.worker,
             nonce=self._clock.token(),
             limit=limit,
-            queues=self._executor.queues(policy),
+            queues=queues,
         )
 
     async def _send(

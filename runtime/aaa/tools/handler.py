@@ -72,6 +72,11 @@ class ToolHandler:
         self._settings = {each.name: self._compile(each) for each in self.registry}
         return dict(self._settings)
 
+    @property
+    def compiled(self) -> Mapping[str, ToolSettings]:
+        """The settings as last compiled: another object after each change."""
+        return self._settings
+
     def use_policies(self, policies: Sequence[ToolPolicyRules]) -> None:
         """Exchange the policies in force. An invalid merge is refused and changes nothing."""
         before = self.policies

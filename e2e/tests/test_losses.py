@@ -77,11 +77,23 @@ def test_an_operator_killed_with_runs_in_flight_begins_none_twice(scene: Scene) 
         for number, order in enumerate(orders, 1)
     ]
     for _ in range(3):
-        operators = "app.kubernetes.io/component=operator"
-        scene.release.kubectl("delete", "pod", "-l", operators, "--grace-period=0", "--force")
+        _kill_operators(scene)
     for run in runs:
         scene.completed(run, timeout_s=240)
     assert [len(scene.ledger.starts_of(order)) for order in orders] == [1] * len(orders)
+
+
+def _kill_operators(scene: Scene) -> None:
+    """Kill whatever operator runs, and wait for the next one."""
+    before = _operators(scene)
+    scene.release.kubectl("delete", "pod", *before, "--grace-period=0", "--force", "--wait=false")
+    wait_until(lambda: bool(_operators(scene) - before), what="a new operator", timeout_s=60)
+
+
+def _operators(scene: Scene) -> set[str]:
+    label = "app.kubernetes.io/name=aaa-operator"
+    pods = scene.release.all_of("pods", selector=label)
+    return {str(each["metadata"]["name"]) for each in pods}
 
 
 def _redis_ready(scene: Scene, *, other_than: str = "") -> None:
@@ -91,7 +103,7 @@ def _redis_ready(scene: Scene, *, other_than: str = "") -> None:
         found = [
             each
             for each in scene.release.cluster.kubectl.ready_pods(
-                "app.kubernetes.io/component=redis", namespace=scene.release.namespace
+                "app.kubernetes.io/name=aaa-redis", namespace=scene.release.namespace
             )
             if each["metadata"]["name"] == name
         ]

@@ -108,7 +108,13 @@ def build(wanted: Module, *, progress: Progress | None = None) -> Path:
             timeout_s=3600,
         )
         half_done.chmod(0o755)
-        half_done.rename(folder)
+        try:
+            half_done.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+            # Somebody else has built the same meanwhile.
+            shutil.rmtree(half_done, ignore_errors=True)
     except BaseException:
         shutil.rmtree(half_done, ignore_errors=True)
         raise

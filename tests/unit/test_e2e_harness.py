@@ -29,6 +29,29 @@ def test_a_program_is_built_again_only_when_what_it_is_made_of_has_changed(tmp_p
     assert binaries.key(flagged) != binaries.key(wanted)
 
 
+def test_who_built_the_same_program_meanwhile_wins_and_nothing_half_done_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "thing"
+    source.mkdir()
+    (source / "go.mod").write_text("module thing\n")
+    wanted = binaries.Module("thing", {"thing": "."}, folder=tmp_path)
+    cache = tmp_path / "cache"
+    made = cache / "bin" / f"thing-{binaries.key(wanted)}"
+
+    def build(words: list[str], **_: object) -> None:
+        made.mkdir()  # the other one is faster
+        (made / "thing").write_text("theirs")
+        Path(words[words.index("-o") + 1]).write_text("ours")
+
+    monkeypatch.setattr(binaries, "cache_dir", lambda: cache)
+    monkeypatch.setattr(binaries, "ensure_go", lambda: None)
+    monkeypatch.setattr(binaries, "run", build)
+    assert binaries.build(wanted) == made
+    assert (made / "thing").read_text() == "theirs"
+    assert [each.name for each in made.parent.iterdir()] == [made.name]
+
+
 def test_every_go_module_pins_its_sources_and_names_no_host_to_fetch_them_from() -> None:
     for each in binaries.MODULES:
         content = (each.source / "go.mod").read_text()

@@ -75,7 +75,7 @@ lock: $(READY) ## Resolve the dependencies again and write requirements.txt and 
 images: ## Build the worker's and the operator's image (needs Docker or buildah)
 	@scripts/images $(ARGS)
 
-check: lint types layers test mutants ## All that .ci/run demands
+check: lint types layers test test-chart mutants e2e-smoke ## All that .ci/run demands
 
 clean: ## Remove .venv, caches and the local store
 	@rm -rf $(VENV) .aaa dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import yaml
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
@@ -35,23 +35,21 @@ def load(where: Where, environment: Mapping[str, str] = os.environ) -> SingleCon
     else:
         config = _merged(files)
     named = ", ".join(str(file) for file in files) or "the pod's service account"
-    if where.context is None and not config.current_context:
+    wanted = where.context or config.current_context
+    if not wanted:
         raise ConfigError(
             f"no context is chosen in {named}; choose one with --context or "
             "'kubectl config use-context'"
         )
     try:
-        found = config.get(where.context)
+        # Of a named context it is never the absent default.
+        return cast("SingleConfig", config.get(wanted))
     except (KubeConfigError, KeyError) as error:
         known = ", ".join(sorted(config.contexts)) or "none"
-        wanted = where.context or config.current_context
         said = "is incomplete" if wanted in config.contexts else "is not there"
         raise ConfigError(
             f"the context {wanted!r} {said} in {named}; there are: {known}"
         ) from error
-    if found is None:  # pragma: no cover - without a context it was refused above
-        raise ConfigError(f"no context is chosen in {named}")
-    return found
 
 
 def _files(where: Where, environment: Mapping[str, str]) -> list[Path]:

@@ -13,7 +13,7 @@ STRANGER = Pod("shop", {"app": "web"})
 
 def pods(helm: Helm, case: str) -> dict[str, Pod]:
     """The chart's pods by what they are, and a worker."""
-    found = {"worker": Pod("shop", render._labels("aaa-1"), {"health": 8081})}
+    found = {"worker": Pod("shop", render.labels_of("aaa-1"), {"health": 8081})}
     for owner, template in pod_specs(helm.objects(MATRIX[case])):
         ports = template["spec"]["containers"][0].get("ports") or ()
         name = owner["metadata"]["labels"]["app.kubernetes.io/name"].removeprefix("aaa-")

@@ -23,6 +23,7 @@ from aaa_operator.observe import (
     policy_of,
     run_of,
 )
+from aaa_operator.pod import config_name
 
 _T = TypeVar("_T")
 _PARTS: Final = {
@@ -58,6 +59,8 @@ class Around:
     quarantined: Mapping[str, Problem] = field(default_factory=dict)
     hindered: Mapping[str, Problem] = field(default_factory=dict)
     unread: Problem | None = None
+    orphans: frozenset[str] = frozenset()
+    nothing_goes: bool = False
 
 
 class Cluster:
@@ -166,14 +169,23 @@ class Cluster:
             hindered=around.hindered,
             unread=around.unread,
             decisions_barred=around.decisions_barred,
+            orphans=around.orphans,
+            nothing_goes=around.nothing_goes,
         )
+
+
+def is_part(raw: Raw, kind: str, pool: str) -> bool:
+    """Whether it is the pool's own, and not somebody's object that carries its label."""
+    meta = meta_of(raw)
+    name = config_name(pool) if kind == "ConfigMap" else pool
+    return meta.name == name and meta.labels.get(names.MANAGED_BY) == names.MANAGER
 
 
 def _pools(seen: _Namespace) -> dict[str, Pool]:
     parts: dict[str, dict[str, Any]] = {}
     for (kind, _), raw in seen.parts.items():
         pool = meta_of(raw).labels.get(names.POOL)
-        if pool:
+        if pool and is_part(raw, kind, pool):
             parts.setdefault(pool, {})[_PARTS[kind]] = raw
     pods: dict[str, list[PodSeen]] = {}
     for pod in seen.pods.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from aaa.client import Client
@@ -25,6 +26,7 @@ from aaa_operator.plan import plan
 from aaa_operator.queue import Again
 from aaa_operator.settings import Settings
 from aaa_operator.stores import StoreWatch
+from aaa_operator.sweep import Sweep
 from aaa_operator.tenants import Tenant, access, stands
 from aaa_operator.tracing import reconciling
 
@@ -61,6 +63,7 @@ class Namespace:
         self._admitted = False
         #: The store of the last active runs, while there are workers.
         self._where: str | Problem | None = None
+        self._sweep = Sweep(api, cluster, namespace=name, every_s=settings.resync_s)
         self._memory = frozen.Memory()
         self._asked_ms: dict[str, int] = {}
         self._freezes: dict[str, tuple[int, ...]] = {}
@@ -80,6 +83,7 @@ class Namespace:
         tenancy = await self._tenancy(place, around, needed=self._needed(active), now_ms=now_ms)
         if isinstance(tenancy, Problem):
             store, tenancy = StoreSeen(problem=store.problem or tenancy), []
+        around = await self._swept(around, place, store, now_ms=now_ms)
         snapshot = self._cluster.snapshot(self.name, store=store, around=around, now_ms=now_ms)
         todo = plan(snapshot, self._settings.pools)
         evictions = self._frozen(store, now_ms=now_ms)
@@ -95,7 +99,8 @@ class Namespace:
         if self._metrics is not None:
             took_s = self._clock.boot_s() - began_s
             self._metrics.looked(self.name, report, store=store, held=self._held, took_s=took_s)
-        watching = store.problem is None or bool(active)
+        workers = any(pod.pool for pod in self._cluster.pods(self.name))
+        watching = bool(active or around.orphans) or (store.problem is None and workers)
         # What is mended is said at once.
         again_in_ms = 0 if mended else todo.again_in_ms
         return self._again(report, watching=watching, in_ms=again_in_ms)
@@ -153,12 +158,31 @@ class Namespace:
     ) -> StoreSeen:
         if active:
             self._where = place if isinstance(place, Problem) else place.url
-        elif not any(pod.pool for pod in self._cluster.pods(self.name)):
+        elif not self._cluster.pools(self.name):
             self._where = None
-        # Workers that no run needs for now may freeze as well, where the last run had them.
+        elif self._where is None and isinstance(place, Place):
+            self._where = place.url
+        # Workers that no run needs for now may freeze as well, where the last run had them, and
+        # runs may be there that nobody claims any more.
         url = self._where or Problem("NoRuns", "no run asks for the store")
-        run_ids = [run.run_id for run in active if run.run_id is not None]
+        run_ids = {run.run_id for run in active if run.run_id is not None} | self._sweep.orphans
         return await self._store.look(url, run_ids, now_ms=now_ms)
+
+    async def _swept(
+        self, around: Around, place: Place | Problem, store: StoreSeen, *, now_ms: int
+    ) -> Around:
+        """With the runs that nobody claims; nothing may go before they can be looked for."""
+        try:
+            goes = around.unread is None and await self._sweep.caught_up()
+            if goes and store.problem is None and self._store.client is not None:
+                goes = await self._sweep.look(self._store.client, now_ms=now_ms)
+            elif goes and isinstance(place, Place):
+                goes = self._where is None  # a store that does not answer may hold some
+        except ApiFailure as failure:
+            if hindrance(failure.status, str(failure)) is None:
+                raise
+            goes = False
+        return replace(around, orphans=self._sweep.orphans, nothing_goes=not goes)
 
     async def _tenancy(
         self, place: Place | Problem, around: Around, *, needed: bool, now_ms: int

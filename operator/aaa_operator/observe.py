@@ -232,6 +232,11 @@ class Snapshot:
     hindered: Mapping[str, Problem] = field(default_factory=dict)
     #: What the operator may not read in this pass: then no absence means anything.
     unread: Problem | None = None
+    #: Runs of the store that are ours and that no AgentRun claims, by their id.
+    orphans: frozenset[str] = frozenset()
+    #: Whether nothing may be taken away yet: the watch has not delivered all that stands, or the
+    #: store could not be asked for orphans.
+    nothing_goes: bool = False
     #: ``None`` while the admission policy that binds ``decidedBy`` stands as installed.
     decisions_barred: Problem | None = None
 

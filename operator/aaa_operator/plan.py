@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from aaa_operator.actions import Action
 from aaa_operator.decisions import plan_decisions
 from aaa_operator.observe import Snapshot
+from aaa_operator.orphans import plan_orphans
 from aaa_operator.policies import plan_policies
 from aaa_operator.pools import crowded_pools, plan_pools
 from aaa_operator.restart import plan_restarts
@@ -40,10 +41,12 @@ def plan(snapshot: Snapshot, settings: PoolSettings) -> Plan:
     full = crowded_pools(each.demand for each in plans if each.demand is not None)
     if full:
         plans = [plan_run(run, snapshot, settings, crowded=full) for run in snapshot.runs]
-    demands = [each.demand for each in plans if each.demand is not None]
+    cancels, kept = plan_orphans(snapshot)
+    demands = [*(each.demand for each in plans if each.demand is not None), *kept]
     pools = plan_pools(snapshot, demands, settings)
     found.actions += pools.actions
     found.actions += plan_restarts(snapshot)
+    found.actions += cancels
     for each in plans:
         found.actions += each.actions
         if each.again_in_ms is not None:

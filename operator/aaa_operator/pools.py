@@ -23,6 +23,7 @@ from aaa_operator.render import (
     config_map,
     deployment,
     digest,
+    is_source_copy,
     revision,
 )
 from aaa_operator.settings import PoolSettings
@@ -91,7 +92,8 @@ def plan_pools(snapshot: Snapshot, demands: Sequence[Demand], settings: PoolSett
         _needed(plan, standing, by_pool[name], snapshot, settings)
     for name in sorted(set(snapshot.pools) - set(by_pool)):
         _idle(plan, snapshot.pools[name], snapshot, settings)
-    plan.actions += _unused_sources(snapshot, [demand.pool for demand in demands])
+    if not snapshot.nothing_goes:
+        plan.actions += _unused_sources(snapshot, [demand.pool for demand in demands])
     return plan
 
 
@@ -317,7 +319,7 @@ def _idle(plan: PoolsPlan, standing: Pool, snapshot: Snapshot, settings: PoolSet
             idle = meta.annotations.get(names.IDLE_SINCE)
             _shrink(plan, standing.name, 0, idle=idle, snapshot=snapshot, settings=settings)
             return
-    if standing.pods:
+    if standing.pods or snapshot.nothing_goes:
         return
     for kind, part in _PARTS:
         raw = getattr(standing, part)
@@ -329,12 +331,14 @@ def _idle(plan: PoolsPlan, standing: Pool, snapshot: Snapshot, settings: PoolSet
 
 def _unused_sources(snapshot: Snapshot, wanted: Sequence[PoolPlan]) -> list[Action]:
     """Copies of sources that neither a standing nor a wanted pool mounts."""
-    texts = [json.dumps(pool.revision) for pool in snapshot.pools.values() if pool.revision]
+    standing = snapshot.pools.values()
+    texts = [json.dumps(pool.revision) for pool in standing if pool.revision]
+    texts += [json.dumps(pool.deployment) for pool in standing if pool.deployment]
     texts += [json.dumps(pool.template) for pool in wanted]
     found: list[Action] = []
     for raw in snapshot.config_maps.values():
         meta = meta_of(raw)
-        if names.COPIED_FROM not in meta.annotations or meta.deleting:
+        if meta.deleting or not is_source_copy(raw):
             continue
         if not any(json.dumps(meta.name) in text for text in texts):
             reason = "no pool mounts this copy of a source any more"

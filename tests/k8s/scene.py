@@ -12,6 +12,7 @@ from typing import Any
 from aaa.client import ToolLayers, input_digest
 from aaa_operator import actions as act
 from aaa_operator import names
+from aaa_operator.cluster import is_part
 from aaa_operator.observe import (
     Pool,
     PoolCode,
@@ -221,7 +222,7 @@ class World:
         }
         for (kind, _), raw in self.objects.items():
             pool = meta_of(raw).labels.get(names.POOL)
-            if pool and kind in kinds:
+            if pool and kind in kinds and is_part(raw, kind, pool):
                 parts.setdefault(pool, {})[kinds[kind]] = raw
             elif pool and kind == "Pod":
                 parts.setdefault(pool, {}).setdefault("pods", []).append(pod_of(raw))

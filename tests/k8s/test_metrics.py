@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from aaa_operator import actions as act
-from aaa_operator import names
 from aaa_operator.apply import Report
 from aaa_operator.cluster import Cluster
 from aaa_operator.main import Operator
 from aaa_operator.metrics import Metrics
 from aaa_operator.observe import Problem, Progress, StoreSeen
+from aaa_operator.render import labels_of
 from aaa_operator.settings import Settings
 from k8s.scene import SETTINGS, raw_pod, raw_run
 
@@ -27,7 +27,7 @@ RUNNING = {
 def _cluster() -> Cluster:
     cluster = Cluster()
     deployment = {
-        "metadata": {"name": "aaa-1", "namespace": "shop", "labels": {names.POOL: "aaa-1"}},
+        "metadata": {"name": "aaa-1", "namespace": "shop", "labels": labels_of("aaa-1")},
         "spec": {"replicas": 3},
     }
     cluster.heard("Deployment", deployment, deleted=False)

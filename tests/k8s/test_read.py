@@ -22,11 +22,12 @@ from aaa.llm.messages import ModelReply, ModelRequest
 from aaa.policy import PolicyLayers
 from aaa.runtime import Engine
 from aaa.tools import ToolHandler, ToolRegistry, tool
-from aaa_operator import names, read, shown
+from aaa_operator import read, shown
 from aaa_operator.cluster import Cluster
 from aaa_operator.observe import Problem, RunSeen, policy_of
 from aaa_operator.read import read_app
 from aaa_operator.reading import Reading, explained
+from aaa_operator.render import labels_of
 from aaa_operator.serving import serve
 from k8s.scene import raw_policy, raw_run
 
@@ -183,7 +184,7 @@ async def test_a_policy_is_explained_from_what_the_pool_carries() -> None:
     assert rules is not None
     layers = PolicyLayers(policies=[rules])
     config = {
-        "metadata": {"name": "aaa-1-policy", "namespace": "shop", "labels": {names.POOL: "aaa-1"}},
+        "metadata": {"name": "aaa-1-policy", "namespace": "shop", "labels": labels_of("aaa-1")},
         "data": {f"{layers.hash}.json": json.dumps(layers.to_json())},
     }
     status = {"pool": {"name": "aaa-1"}, "policy": {"name": "payments", "hash": layers.hash}}

@@ -9,6 +9,7 @@ import pytest
 from aaa_operator import names
 from aaa_operator.actions import Action, Annotate, Delete
 from aaa_operator.observe import timestamp_of
+from aaa_operator.render import labels_of
 from aaa_operator.restart import plan_restarts
 from k8s.scene import NOW_MS, World, raw_pod
 
@@ -20,7 +21,7 @@ def _world(asked: str | None, *pods: dict[str, Any], replicas: int | None = None
     annotations = {} if asked is None else {names.RESTART: asked}
     deployment = {
         "kind": "Deployment",
-        "metadata": {"name": POOL, "labels": {names.POOL: POOL}, "annotations": annotations},
+        "metadata": {"name": POOL, "labels": labels_of(POOL), "annotations": annotations},
         "spec": {"replicas": len(pods) if replicas is None else replicas, "template": {}},
     }
     return World.of(deployment, *pods)

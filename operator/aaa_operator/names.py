@@ -36,6 +36,8 @@ EVICTIONS: Final = "aaa-evictions"
 HEARTBEAT: Final = "aaa-operator-heartbeat"
 #: On a pod: the policy hashes that its mounted folder should show; changing it refreshes the mount.
 POLICY_HASHES: Final = "aaa.dev/policy-hashes"
+#: On a pod: what a ReplicaSet goes by when it has to choose which one to delete.
+DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 #: On a source's copy: the ConfigMap that it was copied from.
 COPIED_FROM: Final = "aaa.dev/copied-from"
 

@@ -313,6 +313,11 @@ def pod_of(raw: Raw) -> PodSeen:
     )
 
 
+def pod_of_worker(worker: str) -> str:
+    """A worker in a pod is named ``<pod>-<process id>-<token>``; the container's host is the pod."""
+    return worker.rsplit("-", 2)[0]
+
+
 def condition(status: Raw, type_: str) -> str:
     """The status of one condition; ``Unknown`` if it was never judged."""
     found = next((c for c in status.get("conditions") or () if c.get("type") == type_), None)

@@ -16,7 +16,8 @@ from aaa.errors import ConfigError
 from aaa.policy import PolicyLayers
 from aaa_operator import names
 from aaa_operator.actions import Action, Annotate, Apply, Delete, PutBack, Scale
-from aaa_operator.observe import PodSeen, Pool, Problem, Raw, Snapshot, meta_of
+from aaa_operator.leaving import choose
+from aaa_operator.observe import PodSeen, Pool, Problem, Snapshot, meta_of
 from aaa_operator.render import (
     PoolPlan,
     budget,
@@ -160,7 +161,7 @@ def _needed(
     _template(plan, standing, made)
     _notes(plan, standing, snapshot)
     calls = sum(demand.calls for demand in demands)
-    _scale(plan, standing.deployment, pool, calls=calls, snapshot=snapshot, settings=settings)
+    _scale(plan, standing, pool, calls=calls, snapshot=snapshot, settings=settings)
 
 
 def _config(
@@ -255,17 +256,18 @@ def _notes(plan: PoolsPlan, standing: Pool, snapshot: Snapshot) -> None:
 
 def _scale(
     plan: PoolsPlan,
-    live: Raw,
+    standing: Pool,
     pool: PoolPlan,
     *,
     calls: int,
     snapshot: Snapshot,
     settings: PoolSettings,
 ) -> None:
+    live = standing.deployment or {}
     wanted, now = replicas_for(calls, pool), live["spec"].get("replicas", 1)
     idle = meta_of(live).annotations.get(names.IDLE_SINCE)
     if wanted < now:
-        _shrink(plan, pool.name, wanted, idle=idle, snapshot=snapshot, settings=settings)
+        _shrink(plan, standing, wanted, idle=idle, snapshot=snapshot, settings=settings)
         return
     if idle is not None:
         plan.actions.append(_idle_mark(pool.name, None))
@@ -276,7 +278,7 @@ def _scale(
 
 def _shrink(
     plan: PoolsPlan,
-    name: str,
+    standing: Pool,
     wanted: int,
     *,
     idle: str | None,
@@ -286,7 +288,7 @@ def _shrink(
     """Scale down once the need has been smaller for the delay; whether that is now."""
     delay_ms = settings.idle_delay_s * 1000
     if idle is None or not idle.isdigit():
-        plan.actions.append(_idle_mark(name, str(snapshot.now_ms)))
+        plan.actions.append(_idle_mark(standing.name, str(snapshot.now_ms)))
         plan.again(delay_ms)
         return False
     left_ms = int(idle) + delay_ms - snapshot.now_ms
@@ -294,7 +296,9 @@ def _shrink(
         plan.again(left_ms)
         return False
     reason = f"less work for {settings.idle_delay_s} s"
-    plan.actions.append(Scale(pool=name, replicas=wanted, reason=reason))
+    if wanted > 0:
+        plan.actions += choose(standing, snapshot, left=wanted)
+    plan.actions.append(Scale(pool=standing.name, replicas=wanted, reason=reason))
     return True
 
 
@@ -317,7 +321,7 @@ def _idle(plan: PoolsPlan, standing: Pool, snapshot: Snapshot, settings: PoolSet
             if (template := _edited(standing)) is not None:
                 plan.actions.append(_put_back(standing, template))
             idle = meta.annotations.get(names.IDLE_SINCE)
-            _shrink(plan, standing.name, 0, idle=idle, snapshot=snapshot, settings=settings)
+            _shrink(plan, standing, 0, idle=idle, snapshot=snapshot, settings=settings)
             return
     if standing.pods or snapshot.nothing_goes:
         return

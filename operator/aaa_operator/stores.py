@@ -22,7 +22,15 @@ from aaa.client import (
 )
 from aaa.errors import AAAError, RunDeleted, StoreUnavailable
 from aaa_operator.frozen import Look
-from aaa_operator.observe import CallSeen, PodSeen, PoolCode, Problem, Progress, StoreSeen
+from aaa_operator.observe import (
+    CallSeen,
+    PodSeen,
+    PoolCode,
+    Problem,
+    Progress,
+    StoreSeen,
+    pod_of_worker,
+)
 from aaa_operator.render import digest
 
 #: How long a store may be out of reach before anybody is told.
@@ -195,11 +203,6 @@ def acknowledged_of(members: Iterable[Member]) -> Mapping[str, frozenset[str]]:
         for pool in {app.partition("/")[0] for app in member.apps}:
             found[pool] = said & found.get(pool, said)
     return found
-
-
-def pod_of_worker(worker: str) -> str:
-    """A worker in a pod is named ``<pod>-<process id>-<token>``; the container's host is the pod."""
-    return worker.rsplit("-", 2)[0]
 
 
 def url_in(text: str, *, where: str) -> str | Problem:

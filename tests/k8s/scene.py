@@ -34,6 +34,7 @@ NAMESPACE, NAMESPACE_UID = "shop", "ns-uid"
 STORE = "store-1"
 SETTINGS = PoolSettings(image="registry.example/aaa-worker:1")
 ENOUGH = 40
+COST = names.DELETION_COST
 
 
 def raw_run(name: str = "refund", **changes: Any) -> dict[str, Any]:
@@ -326,12 +327,13 @@ class World:
 
     def _pods(self, pool: str, replicas: int) -> None:
         """Pods come ready at once, serve the app, and have read every policy that stands."""
-        for index in range(100):
-            name = f"{pool}-{index}"
-            if index < replicas and ("Pod", name) not in self.objects:
-                self.put(raw_pod(name, pool))
-            elif index >= replicas:
-                self.objects.pop(("Pod", name), None)
+        there = [raw for raw in self.of_kind("Pod") if meta_of(raw).labels.get(names.POOL) == pool]
+        for index in range(replicas if len(there) < replicas else 0):
+            if ("Pod", f"{pool}-{index}") not in self.objects:
+                self.put(raw_pod(f"{pool}-{index}", pool))
+        cheapest = sorted(there, key=lambda raw: int(meta_of(raw).annotations.get(COST, "0")))
+        for raw in cheapest[: max(0, len(there) - replicas)]:
+            self.objects.pop(("Pod", raw["metadata"]["name"]))
 
     def workers_speak(self, pool: str) -> None:
         """The pool's workers say what they serve and which policies they have read."""

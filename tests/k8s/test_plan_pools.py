@@ -207,6 +207,46 @@ def test_a_pool_grows_at_once_and_shrinks_only_after_its_delay() -> None:
     assert world.get("Deployment", pool)["spec"]["replicas"] == 1
 
 
+def test_of_a_pool_that_shrinks_the_least_busy_pods_go_and_first_those_of_another_image() -> None:
+    world = World.of(raw_run(), raw_run("other"))
+    pool = world.begin()
+    world.begin("other")
+    _busy(world, 200)
+    world.settle()
+    holders = {f"{pool}-0-7-abc", f"{pool}-1-7-abc"}
+    world.progress(busy=10, running=2, holders=frozenset(holders))
+    world.progress("other", busy=100, running=1, holders=frozenset({f"{pool}-0-7-abc"}))
+    world.settle()
+    world.now_ms += SETTINGS.idle_delay_s * 1000
+    world.settle()
+    assert _pods(world) == {f"{pool}-0", f"{pool}-1"}  # of four: those that run calls
+    world.put(raw_pod(f"{pool}-1", pool, imageID="sha256:two"))
+    world.progress("other", busy=10, running=1, holders=frozenset({f"{pool}-1-7-abc"}))
+    world.settle()
+    world.now_ms += SETTINGS.idle_delay_s * 1000
+    world.settle()
+    assert _pods(world) == {f"{pool}-0"}  # though the other one is busier
+
+
+def test_a_pod_that_was_to_go_and_got_busy_in_between_costs_as_much_as_others_again() -> None:
+    world = World.of(raw_run())
+    pool = world.begin()
+    _busy(world, 100)
+    world.settle()
+    busy = raw_pod(f"{pool}-0", pool)
+    busy["metadata"]["annotations"] = {names.DELETION_COST: "-1000"}
+    world.put(busy)
+    world.progress(busy=1, running=1, holders=frozenset({f"{pool}-0-7-abc"}))
+    world.settle()
+    world.now_ms += SETTINGS.idle_delay_s * 1000
+    world.settle()
+    assert _pods(world) == {f"{pool}-0"}
+
+
+def _pods(world: World) -> set[str]:
+    return {raw["metadata"]["name"] for raw in world.of_kind("Pod")}
+
+
 def test_need_that_returns_within_the_delay_keeps_the_pods() -> None:
     world = World.of(raw_run())
     pool = world.begin()
@@ -303,6 +343,8 @@ def test_a_tag_that_moved_under_a_pool_is_told() -> None:
     world.settle()
     assert world.condition("WorkersReady") == "False/ImageDrift"
     assert "pin a digest" in world.message("WorkersReady")
+    for image in ("sha256:one", "sha256:two"):
+        assert image in world.message("WorkersReady")
 
 
 def test_a_source_that_no_pool_mounts_any_more_is_removed() -> None:

@@ -8,9 +8,9 @@ from aaa.client import Member
 from aaa_operator import names
 from aaa_operator.cluster import Around, Cluster
 from aaa_operator.main import Operator, registry_for
-from aaa_operator.observe import Problem, StoreSeen
+from aaa_operator.observe import Problem, StoreSeen, pod_of_worker
 from aaa_operator.settings import Settings
-from aaa_operator.stores import acknowledged_of, apps_of, code_of, pod_of_worker, url_in
+from aaa_operator.stores import acknowledged_of, apps_of, code_of, url_in
 from k8s.scene import NOW_MS, SETTINGS, raw_decision, raw_pod, raw_policy, raw_run
 
 

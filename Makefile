@@ -13,7 +13,7 @@ JOBS ?= auto
 # Further arguments for the tool behind a target: make test ARGS="-k refund".
 ARGS ?=
 
-.PHONY: help setup run demo test lint format types layers docs-check bench mutants crds lock images check clean
+.PHONY: help setup run demo test lint format types layers docs-check bench failpoints mutants crds lock images check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ docs-check: $(READY) ## Run every code block of the README and the documentation
 
 bench: $(READY) ## Print the figures of this machine (nothing passes or fails by them)
 	@$(PY) bench/run.py $(ARGS)
+
+failpoints: $(READY) ## Fail, delay, freeze and kill a worker at every step, on every store (minutes)
+	@AAA_FAILPOINTS=all $(PY) -m pytest tests/failpoints $(ARGS)
 
 mutants: $(READY) ## Break each guarantee on purpose and demand that its tests notice
 	@$(PY) tests/mutants/run.py $(ARGS)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aaa.client import Client
-from aaa.errors import AAAError, DecisionRefused
+from aaa.errors import AAAError, AccessRefused, DecisionRefused
 from aaa_operator import actions as act
 from aaa_operator import evictions, names
 from aaa_operator.api import Api, ApiFailure
@@ -75,6 +75,8 @@ class Applier:
             except ApiFailure as failure:
                 self._failed(action, failure, report)
             except AAAError as error:
+                if isinstance(error, AccessRefused):
+                    report.hindered.append((action, Problem("AccessRefused", str(error))))
                 report.failures.append(f"{type(action).__name__}: {error}")
                 report.results.append((action, type(error).__name__))
         for said in report.failures:

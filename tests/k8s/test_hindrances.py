@@ -73,6 +73,18 @@ async def test_what_the_operator_may_not_do_stands_in_a_condition_until_it_may(
     await shop.close()
 
 
+async def test_what_is_mended_is_said_at_once(redis_url: str) -> None:
+    shop = Shop(redis_url)
+    shop.api.answers["PATCH", "Deployment"] = refused("cannot patch deployments")
+    shop.api.put(raw_run())
+    await looked(shop)
+    assert (await shop.operator.namespace.look()).failed
+    shop.api.answers.clear()
+    again = await shop.operator.namespace.look()
+    assert (again.in_s, again.failed) == (0, False)
+    await shop.close()
+
+
 async def test_a_right_that_is_lost_while_a_run_goes_on_is_said_of_that_run(redis_url: str) -> None:
     shop = Shop(redis_url)
     shop.api.put(raw_run())

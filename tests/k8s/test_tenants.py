@@ -169,9 +169,8 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     file.write_text(server.url + "\n")
     settings = Settings(pools=SETTINGS, store_file=str(file), store_rotation_s=3600)
     shop = Shop(server.url, settings=settings, clock=clock)
-    async with asyncio.timeout(BOUND_S):
-        yield Site(server, shop, clock, file)
-        await shop.close()
+    yield Site(server, shop, clock, file)
+    await shop.close()
     with server.client() as admin:
         admin.execute_command("ACL", "DELUSER", "aaa-ns-uid", "aaa-new-uid", "weak")
 
@@ -213,8 +212,9 @@ async def test_a_user_that_the_server_forgot_or_somebody_changed_is_set_anew(sit
     site.server.kill()
     site.server.start()
     assert not site.lets_in
-    while not site.lets_in:
-        await shop.look()
+    async with asyncio.timeout(BOUND_S):
+        while not site.lets_in:
+            await shop.look()
     with site.server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "aaa-ns-uid", "~*", "+get")
         await shop.look()
@@ -254,11 +254,12 @@ async def test_the_user_goes_with_the_last_pool_and_comes_back_with_the_next_run
     await shop.settled()
     assert "aaa-ns-uid" in site.users()
     shop.api.put(_cancelled(shop, "second"))
-    while any(kind in ("Deployment", "Secret") for kind, _, _ in shop.api.objects):
-        site.clock.later_ms += 61_000
-        await shop.settled()
-        for key in [key for key in shop.api.objects if key[0] == "Pod"]:
-            shop.api.changes.append(("Pod", shop.api.objects.pop(key), True))
+    async with asyncio.timeout(BOUND_S):
+        while any(kind in ("Deployment", "Secret") for kind, _, _ in shop.api.objects):
+            site.clock.later_ms += 61_000
+            await shop.settled()
+            for key in [key for key in shop.api.objects if key[0] == "Pod"]:
+                shop.api.changes.append(("Pod", shop.api.objects.pop(key), True))
     assert "aaa-ns-uid" not in site.users()
     shop.api.put(raw_run("third"))
     await shop.settled()
@@ -347,4 +348,21 @@ async def test_a_secret_that_may_not_be_written_is_tried_again(site: Site) -> No
     await shop.look()
     assert ("Secret", "shop", "aaa-store") not in shop.api.objects
     await shop.settled()
+    assert site.lets_in
+
+
+async def test_no_secret_tells_of_a_user_whom_the_server_has_not_taken(site: Site) -> None:
+    shop = site.shop
+    with site.server.client() as admin:
+        rule = ("~*", "&*", "+@all", "-acl|setuser")
+        admin.execute_command("ACL", "SETUSER", "weak", "reset", "on", ">weak", *rule)
+    site.file.write_text(site.server.url.replace("://", "://weak:weak@"))
+    shop.api.put(raw_run())
+    async with asyncio.timeout(BOUND_S):
+        while shop.condition("Stalled") != "True/AccessRefused":
+            await shop.look()
+    assert ("Secret", "shop", "aaa-store") not in shop.api.objects
+    site.file.write_text(site.server.url)
+    await shop.settled()
+    assert shop.condition("Stalled") == "False/No"
     assert site.lets_in

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aaa.client import Client
-from aaa.errors import AAAError, AccessRefused, DecisionRefused
+from aaa.errors import (
+    AAAError,
+    AccessRefused,
+    CallNotFound,
+    DecisionRefused,
+    RunDeleted,
+    RunNotFound,
+)
 from aaa_operator import actions as act
 from aaa_operator import evictions, names
 from aaa_operator.api import Api, ApiFailure
@@ -303,6 +310,8 @@ class Applier:
             if await _stands_already(client, action):
                 return yes("Accepted", "Taken", f"taken as {action.by}'s word")
             return no("Accepted", "Refused", str(error))
+        except (CallNotFound, RunDeleted, RunNotFound) as error:
+            return no("Accepted", "Refused", f"{error}; look at the run again")
         return yes("Accepted", "Taken", f"taken as {action.by}'s word")
 
     async def _decided(self, client: Client, action: act.Decide) -> None:

@@ -9,13 +9,15 @@ import pytest
 from starlette.responses import JSONResponse
 
 from aaa.client import Client
+from aaa.errors import OutcomeUnknown
+from aaa.tools import tool
 from aaa_operator import actions as act
 from aaa_operator import names
 from aaa_operator.apply import Applier, Report
 from aaa_operator.election import Election
 from k8s.fake_api import FakeApi
 from k8s.scene import NOW_MS, StoppedClock, raw_pod, raw_run
-from k8s.shop import DEFAULTS, Shop, allow_decisions
+from k8s.shop import DEFAULTS, Shop, allow_decisions, decision
 
 
 async def _carry_out(api: FakeApi, *actions: act.Action) -> Report:
@@ -173,6 +175,53 @@ async def test_a_decision_that_was_taken_before_the_operator_died_counts_as_take
         shop.api.put({**other, "spec": {**spec, "decidedBy": "bob"}})
         await shop.until("Accepted", "True/Taken", kind="ToolDecision", name="yes")
         await shop.until("Accepted", "False/Refused", kind="ToolDecision", name="late")
+    await shop.close()
+
+
+async def test_a_decision_about_a_call_that_the_run_does_not_have_is_refused_and_not_tried_again(
+    redis_url: str,
+) -> None:
+    shop = Shop(redis_url)
+    allow_decisions(shop.api)
+    shop.api.put(raw_run())
+    await shop.settled()
+    async with shop.engine():
+        await shop.until("AwaitingApproval", "True/Waiting")
+        run = shop.api.get("AgentRun", "refund")
+        (call,) = run["status"]["pendingApprovals"]
+        wrong = {**call, "callId": "c9-9"}
+        shop.api.put(decision(run, wrong, decision="MarkDone", reason="seen"))
+        await shop.until("Accepted", "False/Refused", kind="ToolDecision", name="yes")
+        assert not (await shop.operator.namespace.look()).failed
+    await shop.close()
+
+
+async def test_an_unknown_outcome_is_resolved_after_its_run_has_ended_and_both_objects_tell(
+    redis_url: str,
+) -> None:
+    @tool(delivery="at_most_once")
+    async def refund(order_id: str, note: str = "") -> dict[str, str]:
+        raise OutcomeUnknown("the provider did not answer")
+
+    shop = Shop(redis_url)
+    allow_decisions(shop.api)
+    shop.api.put(raw_run())
+    await shop.settled()
+    async with shop.engine(refund) as engine:
+        await shop.until("Succeeded", "True/Completed")
+        run = shop.api.get("AgentRun", "refund")
+        (call,) = run["status"]["unknownOutcomes"]
+        assert shop.condition("OutcomeUnknown") == "True/Waiting"
+        shop.api.put(decision(run, call, decision="MarkDone", reason="seen at the provider"))
+        at = {"kind": "ToolDecision", "name": "yes"}
+        await shop.until("Accepted", "True/Taken", **at)
+        await shop.until("OutcomeUnknown", "False/None")
+        events = await Client(engine.store).events(run["status"]["runId"])
+    (told,) = [event.data for event in events if event.type == "aaa.tool.resolved"]
+    assert (told["by"], told["outcome"]) == ("ann", "done")
+    status = shop.api.get("AgentRun", "refund")["status"]
+    assert "unknownOutcomes" not in status
+    assert status["toolCalls"]["unknown"] == 0
     await shop.close()
 
 

@@ -344,7 +344,11 @@ class Client:
         verdict = await self._commit(run_id, port.Delete(run_id=run_id, force=force))
         if isinstance(verdict, Refused):
             if verdict.why is Why.OPEN:
-                raise DecisionRefused(f"run {run_id} has not ended; cancel it first")
+                cancelling = (await self.info(run_id)).cancelling
+                first = "wait for its calls in flight" if cancelling else "cancel it first"
+                raise DecisionRefused(
+                    f"run {run_id} has not ended; {first}, or delete it with force, whatever is in flight"
+                )
             raise RunNotFound(f"there is no run {run_id!r} in this store")
         return isinstance(verdict, port.Done) and verdict.count > 0
 

@@ -6,7 +6,7 @@ import pytest
 
 from aaa.algos import ToolLoop
 from aaa.client import Client
-from aaa.errors import ConfigError, RunConflict, RunDeleted
+from aaa.errors import ConfigError, DecisionRefused, RunConflict, RunDeleted
 from aaa.llm import LLMHandler
 from aaa.llm.fake import FakeLLMClient, text, tool_call
 from aaa.llm.messages import ModelReply, ModelRequest
@@ -84,3 +84,16 @@ async def test_an_overview_follows_a_run_and_reads_only_what_is_new() -> None:
         1,
     )
     assert not view.open_calls
+
+
+async def test_a_run_that_has_not_ended_is_not_deleted_and_the_way_out_is_said() -> None:
+    store = MemoryEventStore()
+    _, app = _engine(store)
+    async with Client(store) as client:
+        await client.submit(app, {"task": "refund"}, run_id="r1")
+        with pytest.raises(DecisionRefused, match="cancel it first, or delete it with force"):
+            await client.delete("r1")
+        await client.cancel("r1", by="ann")
+        with pytest.raises(DecisionRefused, match="wait for its calls in flight, or delete it"):
+            await client.delete("r1")
+        assert await client.delete("r1", force=True)

@@ -10,6 +10,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Self
 
@@ -111,9 +112,13 @@ def load_app(name: str, *, folder: Path | None = None) -> App:
     except Exception as error:
         said = f"{type(error).__name__}: {_said(error)}{_place(error, folder)}"
         raise AppError(f"app {name!r}: importing {module_name} raised {said}") from error
+    module = value
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise AppError(f"app {name!r}: module {module_name} has no {attribute!r}")
+            apps = [each for each, held in vars(module).items() if isinstance(held, App)]
+            close = get_close_matches(attribute, apps, n=1)
+            hint = f"; did you mean '{module_name}:{close[0]}'?" if close else ""
+            raise AppError(f"app {name!r}: module {module_name} has no {attribute!r}{hint}")
         value = getattr(value, part)
     if not isinstance(value, App):
         raise AppError(f"app {name!r} is {type(value).__name__}, not an aaa.app.App")

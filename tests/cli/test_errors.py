@@ -31,7 +31,12 @@ spec:
         ),
         (["run", "none.yaml"], r"none\.yaml: cannot be read: no such file"),
         (["run", "away.yaml"], r"away\.yaml:9: spec\.agent\.app: .*no module 'away'"),
-        (["run", "dig.yaml", "--app", "shop_agent:nothing"], r"has no 'nothing'"),
+        (["run", "dig.yaml", "--app", "shop_agent:nothing"], r"has no 'nothing'\n"),
+        (
+            ["run", "dig.yaml", "--app", "shop_agent:ap"],
+            r"has no 'ap'; did you mean 'shop_agent:app'\?",
+        ),
+        (["runs", "--store", "x.db"], r"; for a file write sqlite:///x\.db\n"),
         (["run", "dig.yaml", "--app", "shop_agent"], r"must be written module:attribute"),
         (["run", "dig.yaml", "--input", "{task"], r"--input is not JSON: .*line 1 column 2"),
         (["run", "dig.yaml", "--input", '{"task": NaN}'], r"--input is not canonical JSON"),

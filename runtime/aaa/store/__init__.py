@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aaa.errors import ConfigError, extra_hint
 from aaa.store.address import shown
@@ -52,6 +52,10 @@ __all__ = [
 ]
 
 
+#: How the names of SQLite's files end by custom.
+_FILES: Final = (".db", ".sqlite", ".sqlite3")
+
+
 def __getattr__(name: str) -> Any:
     if name in _BACKENDS:
         from importlib import import_module
@@ -70,7 +74,9 @@ def open_store(url: str, *, latest: Callable[[], str] | None = None) -> EventSto
     scheme = url.split(":", 1)[0].lower()
     if ":" not in url or scheme not in _SCHEMES:
         known = ", ".join(f"{name}:" for name in _SCHEMES)
-        raise ConfigError(f"store URL {shown(url)!r} does not begin with one of {known}")
+        file = ":" not in url and url.endswith(_FILES)
+        hint = f"; for a file write sqlite:///{url}" if file else ""
+        raise ConfigError(f"store URL {shown(url)!r} does not begin with one of {known}{hint}")
     try:
         backend = __getattr__(_SCHEMES[scheme])
     except ModuleNotFoundError as error:
